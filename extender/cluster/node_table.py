@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.node_sets import NodeSets
@@ -110,8 +110,9 @@ class NodeTable(Mapping[str, Node]):
     ``sources``: the sources of each inventory. ``network``: the nodes that are near each other. ``sets``: the
     sets of nodes that pods require. ``closed``: cordoned nodes and nodes that are not ready, with the reason.
     A node with an unreadable inventory has no sources, accepts no pods, and is a problem. ``unoffered``: the
-    number of GPUs of a node in addition to those that it offers; 0: unknown. ``layouts``: those of the MIG
-    manager.
+    number of GPUs of a node in addition to those that it offers; 0: unknown. ``counted_as``: the resource
+    by which a sharing system counts its fractions, if Stowage does not read that. ``layouts``: those of the
+    MIG manager.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -123,6 +124,8 @@ class NodeTable(Mapping[str, Node]):
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
         self.unhealthy: dict[str, int] = {}
+        self.counted_as: dict[str, str] = {}
+        self._unused_layouts: dict[str, str] = {}
         self.network = fleet.network
         self.layouts = MigLayoutTable()
         self._lost_labels: dict[str, tuple[Mapping[str, str], float]] = {}  # with the time of the loss
@@ -167,13 +170,10 @@ class NodeTable(Mapping[str, Node]):
                 self._nodes.pop(key, None)
                 self._lost_labels.pop(key, None)
                 self.sets.remove(key)
-                self.sources.pop(key, None)
-                self.unhealthy.pop(key, None)
+                self._forget_inventory(key)
                 self.closed.pop(key, None)
-                self.unoffered.pop(key, None)
                 self.network.remove(key)
                 self.problems.pop(key, None)
-                self._too_many.pop(key, None)
                 self._allocations.remove_node(key)
                 return [key, *self._read_inventories(())]
             case "Device":
@@ -237,8 +237,7 @@ class NodeTable(Mapping[str, Node]):
 
     def layout_problems(self) -> Iterator[tuple[str, str]]:
         """Reasons the MIG manager's layouts are not used, of all nodes or single ones."""
-        of_nodes = ((name, text) for name, text in sorted(self.problems.items()) if _LAYOUT in text)
-        return chain(self.layouts.problems(self), of_nodes)
+        return chain(self.layouts.problems(self), sorted(self._unused_layouts.items()))
 
     def _set_layouts(self, name: str, layouts: MigLayouts | None) -> list[str]:
         """Add or update a ConfigMap; None removes it. Reads the inventories of nodes again whose layout this
@@ -269,15 +268,17 @@ class NodeTable(Mapping[str, Node]):
             return None
         return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
+    def _forget_inventory(self, name: str) -> None:
+        known: tuple[dict[str, Any], ...] = (self.sources, self.unhealthy, self.unoffered, self._too_many)
+        for facts in (*known, self.counted_as, self._unused_layouts):
+            facts.pop(name, None)
+
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
         """Read these nodes, then some that had no room in the fleet: there may be room now."""
         known = [name for name in names if name in self._nodes]
         known += [name for name in islice(self._too_many, _RETRIED) if name not in known]
         for name in known:
-            self.sources.pop(name, None)
-            self.unhealthy.pop(name, None)
-            self.unoffered.pop(name, None)
-            self._too_many.pop(name, None)
+            self._forget_inventory(name)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
                 node, now = self._described(self._nodes[name]), time.time()
@@ -292,6 +293,10 @@ class NodeTable(Mapping[str, Node]):
                 )
                 self.sources[name] = inventory.sources
                 self.unhealthy[name] = inventory.unhealthy
+                if inventory.counted_as:
+                    self.counted_as[name] = inventory.counted_as
+                if inventory.layout_problem:
+                    self._unused_layouts[name] = inventory.layout_problem
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem
                 if inventory.unoffered is not None:
@@ -304,10 +309,6 @@ class NodeTable(Mapping[str, Node]):
                     self._too_many[name] = None
             self.problems.report(name, problem)
         return known
-
-
-_LAYOUT = "MIG layout"
-"""Contained in texts of ``inventory/devices.py``."""
 
 
 def _domain(label: str) -> str:

@@ -125,12 +125,14 @@ def _shared_gpus(node: Node, resource: str, parser: Parser, is_advertised: bool)
         ListedGpu(_gpu(entry, parser, mode, cordoned), entry.get("type", ""), _healthy(entry))
         for entry in entries
     )
+    problem = f"HAMi counts its shares as {quoted(renamed)} here, but Stowage reads only HAMi's default names"
     return replace(
         parser.shared(resource, listed),
         whole_gpu=resource,
         replaced=frozenset({resource}),
         mode=mode,
-        problem=(renamed and _renamed_problem(renamed)) or _leftover_problem(node, entries, resource, parser),
+        problem=problem if renamed else _leftover_problem(node, entries, resource, parser),
+        counted_as=renamed,
     )
 
 
@@ -140,15 +142,6 @@ def _renamed(node: Node, entries: Iterable[Mapping[str, object]]) -> str:
     shares = sum(map(_shares, filter(_healthy, entries)))
     others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
     return next((name for name in others if shares and whole(node.allocatable[name]) == shares), "")
-
-
-def _renamed_problem(resource: str) -> str:
-    return f"HAMi counts its shares as {quoted(resource)} here, but Stowage reads only HAMi's default names"
-
-
-def is_renamed(problem: str, resource: str) -> bool:
-    """Whether the node's problem is that HAMi counts its shares there as this resource."""
-    return _renamed_problem(resource) in problem
 
 
 def _leftover_problem(node: Node, entries: list[Mapping[str, object]], resource: str, parser: Parser) -> str:

@@ -42,7 +42,8 @@ class SharedGpus:
     ``whole_gpu_allowed`` whether pods may request it. ``replaced`` resources of ``allocatable`` are not
     counted in addition. ``mode`` is how the system isolates the fractions, "" if it has only one mode.
     ``problem`` is the reason the GPUs accept no new pods, "" if they do, and ``reason`` its kind.
-    ``unhealthy``: the number of GPUs that the source lists as unhealthy.
+    ``unhealthy``: the number of GPUs that the source lists as unhealthy. ``counted_as``: the resource of the
+    fractions if it is not ``resource``.
     """
 
     resource: str
@@ -56,6 +57,7 @@ class SharedGpus:
     problem: str = ""
     reason: Reason = Reason.UNREADABLE
     unhealthy: int = 0
+    counted_as: str = ""
 
 
 class ListedGpu(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Literal, TypeAlias
@@ -23,6 +23,7 @@ from packing.model.reasons import Reason
 ProblemKind: TypeAlias = Literal[
     "watch", "right", "settings", "policy", "task", "token", "history", "node", "pod", "object"
 ]
+LEASE = "the Lease"
 _SILENT = 360.0
 """Seconds without data from a watch after which it is a problem. Five minutes are normal."""
 _RIGHT = "grant Stowage this permission: the roles are in deploy/, and docs/install.md lists their purpose"
@@ -60,11 +61,12 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Facts that are not part of the state. ``watches``: why the last attempt to list or watch a resource
-    failed; ``silent``: seconds since the last data, by resource. ``lease`` and ``tokens``: why their last use
+    failed; ``forbidden``: those of them, and ``LEASE``, for which Stowage has no right; ``silent``: seconds since the last data, by resource. ``lease`` and ``tokens``: why their last use
     failed. ``tasks``: recent failures of tasks and threads. ``history``: why some of it is missing.
     ``server_version``: version of the API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
+    forbidden: Collection[str] = ()
     silent: Mapping[str, float] = field(default_factory=dict)
     lease: str = ""
     tokens: str = ""
@@ -100,16 +102,12 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
     failed = {resource: (text, _WATCH) for resource, text in around.watches.items()}
     failed |= {kind.resource: (kind.why, f"{_UNLISTED}: {kind.effect}") for kind in state.unlisted.values()}
     for resource, (text, advice) in failed.items():
-        forbidden = text.startswith("403 ")
-        kind: ProblemKind = "right" if forbidden else "watch"
-        yield Problem(kind, resource, shorten(text), _RIGHT if forbidden else advice)
+        yield _of_access(around, resource, text, advice)
     for resource, seconds in around.silent.items():
         if _SILENT < seconds < float("inf") and resource not in around.watches:
             yield Problem("watch", resource, f"nothing was received for {seconds:.0f} s", _WATCH)
     if around.lease:
-        forbidden = around.lease.startswith("403 ")
-        advice = _RIGHT if forbidden else _WATCH
-        yield Problem("right" if forbidden else "watch", "the Lease", shorten(around.lease), advice)
+        yield _of_access(around, LEASE, around.lease, _WATCH)
     if around.tokens:
         yield Problem("token", "/debug and /metrics", around.tokens, _TOKEN)
     if around.history:
@@ -120,6 +118,11 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
         yield Problem("task", name, text, _TASK)
     for setting, text in _contradictions(state, settings, around.server_version):
         yield Problem("settings", setting, text, _SETTINGS)
+
+
+def _of_access(around: Surroundings, about: str, text: str, advice: str) -> Problem:
+    forbidden = about in around.forbidden
+    return Problem("right" if forbidden else "watch", about, shorten(text), _RIGHT if forbidden else advice)
 
 
 def _contradictions(state: State, settings: Settings, server_version: str) -> Iterator[tuple[str, str]]:

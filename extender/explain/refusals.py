@@ -134,10 +134,10 @@ def lacking(lacks: Iterable[tuple[str, Lack]]) -> Iterator[Refusal]:
 
 def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
     """Advice for this node: specific if possible, or else the general advice."""
-    known, problem = "", state.nodes.problems.get(node, "")
-    not_counted = reason is Reason.NO_SUCH_RESOURCE and any(name in problem for name, _ in request.devices)
-    if reason is Reason.UNREADABLE or not_counted:
-        known = problem
+    known, there = "", state.nodes.get(node)
+    advertised = there is not None and any(there.allocatable.get(name) for name, _ in request.devices)
+    if reason is Reason.UNREADABLE or (reason is Reason.NO_SUCH_RESOURCE and advertised):
+        known = state.nodes.problems.get(node, "")
     elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
         known = str(Word.FREE_NUMA_ADVICE(free=free, advice=ADVICE[reason]))
     elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:

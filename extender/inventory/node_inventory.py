@@ -86,13 +86,16 @@ class NodeInventory:
     """The inventory of a node. ``problem``: why it accepts no new pods, or what was ignored or truncated; ""
     if nothing. ``unoffered``: the number of its GPUs in addition to those that it offers; 0: an unknown
     number; None: none that are known. ``unhealthy``: the number of GPUs that the sharing system lists as
-    unhealthy."""
+    unhealthy. ``counted_as``: the resource of its shares where Stowage reads another one. ``layout_problem``:
+    why its MIG layout is not used."""
 
     spec: NodeSpec
     sources: Sources
     problem: str = ""
     unoffered: int | None = None
     unhealthy: int = 0
+    counted_as: str = ""
+    layout_problem: str = ""
 
 
 def inventory_of(
@@ -156,7 +159,8 @@ def inventory_of(
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
     beside = _unoffered(node, labels, model, shared, spec)
-    return NodeInventory(spec, sources, problem, beside, shared.unhealthy if shared else 0)
+    of_system = (shared.unhealthy, shared.counted_as) if shared else (0, "")
+    return NodeInventory(spec, sources, problem, beside, *of_system, layout_problem)
 
 
 def known_gpus(node: Node) -> int:

@@ -285,16 +285,18 @@ class _DebugRoutes:
 
     async def problems(self, limit: Problems = 100) -> Response:
         """Problems of nodes, pods and the cluster."""
-        from extender.explain.problems import Surroundings, problems_of
+        from extender.explain.problems import LEASE, Surroundings, problems_of
 
         service, engine = self._service, self._engine()
-        watches = engine.source.watches()
+        watches, lease = engine.source.watches(), service.lease_failure()
+        forbidden = {watch.resource for watch in watches.values() if watch.forbidden}
         around = Surroundings(
             watches={watch.resource: watch.problem for watch in watches.values() if watch.problem},
             silent={
                 watch.resource: watch.silent for kind, watch in watches.items() if kind in REQUIRED_KINDS
             },
-            lease=service.lease_problem(),
+            lease=str(lease) if lease else "",
+            forbidden=forbidden | {LEASE} if lease and lease.forbidden else forbidden,
             tokens=service.debug_auth.problem if service.debug_auth else "",
             tasks=service.background.problems(),
             history=engine.history.problem if engine.history else "",

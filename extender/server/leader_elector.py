@@ -50,7 +50,7 @@ class LeaderElector:
         self._was_leading = False
         self._listed_in_term = 0  # the last term for which the pods were listed
         self._running_writes = 0
-        self.problem = ""
+        self.failure: LeaseError | None = None  # of the last use of the Lease
         """Why the last read or write of the Lease failed; "" if it succeeded."""
         if limits_binds:
             source.limit_binds(self.write_deadline)
@@ -108,9 +108,9 @@ class LeaderElector:
             term = self._election.term
             try:
                 await self._acquire_or_renew()
-                self.problem = ""
+                self.failure = None
             except LeaseError as error:  # retried; without renewal, leadership expires
-                self._wrote_last, self.problem = False, str(error)
+                self._wrote_last, self.failure = False, error
                 _log.warning("Lease: %s", error)
             if term != self._election.term:
                 tasks.create_task(self._list_pods(self._election.term))

@@ -42,6 +42,7 @@ from extender.server.gauges import counter, gauge
 from extender.server.leader_elector import LeaderElector, elector_of
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
+from extender.source.errors import LeaseError
 from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Source
 from extender.untrusted.visible import visible
@@ -181,9 +182,9 @@ class Service:
         """Why no verb can be answered yet; "" if all can."""
         return self.engine.missing() if self.engine else "kernels are being compiled"
 
-    def lease_problem(self) -> str:
-        """Why the last use of the Lease failed; "" if it succeeded, or without a Lease."""
-        return self._elector.problem if self._elector else ""
+    def lease_failure(self) -> LeaseError | None:
+        """Why the last use of the Lease failed; None if it succeeded, or without a Lease."""
+        return self._elector.failure if self._elector else None
 
     def replica(self) -> Replica:
         """The name of this replica, and the leader."""

@@ -61,7 +61,7 @@ class WatchStatus:
     first; in a cluster without changes, five minutes are normal. ``closed``: time since it was last open, 0
     while it is. ``problem``: why the last attempt to list or watch failed, "" if it succeeded and for kinds
     that the cluster does not serve. ``ends``: number of watches, and attempts to open one, that ended, by
-    cause; a new attempt follows each.
+    cause; a new attempt follows each. ``forbidden``: the API server refuses the right.
     """
 
     resource: str
@@ -69,6 +69,7 @@ class WatchStatus:
     closed: float = 0.0
     problem: str = ""
     ends: Mapping[WatchEnd, int] = field(default_factory=dict)
+    forbidden: bool = False
 
 
 class Source(Protocol):

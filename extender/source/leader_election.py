@@ -107,7 +107,8 @@ class Lease:
             self._object = self._request("GET", self._metadata["name"])
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
-                raise LeaseError(str(refused)) from None
+                forbidden = refused.status == HTTPStatus.FORBIDDEN
+                raise LeaseError(str(refused), forbidden=forbidden) from None
             self._object = None
             return LeaseRecord()
         try:
@@ -129,7 +130,8 @@ class Lease:
                 changed = self._object | {"spec": (self._object.get("spec") or {}) | spec}
                 self._object = self._request("PUT", self._metadata["name"], changed)
         except Refused as refused:
-            raise LeaseError(str(refused)) from None
+            forbidden = refused.status == HTTPStatus.FORBIDDEN
+            raise LeaseError(str(refused), forbidden=forbidden) from None
 
     def _request(self, method: str, name: str, body: object = None) -> dict[str, Any]:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self._metadata['namespace']}/leases"

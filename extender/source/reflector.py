@@ -108,7 +108,7 @@ class Reflector:
         self._thread: threading.Thread | None = None
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by cause
-        self._problem = ""  # why the last attempt failed
+        self._problem, self._forbidden = "", False  # why the last attempt failed
         self._absent = False  # whether the cluster does not serve this kind
         self._absences = 0  # consecutive attempts that found it absent
         # Whether it ever did: a starting server refuses requests until it has read roles and CRDs.
@@ -140,7 +140,8 @@ class Reflector:
         if self._served and not problem and closed >= _SPOKEN_OF:
             problem = f"not open for {closed:.0f} s"
         silent = now - self._received_at
-        return WatchStatus(self._watched.full_resource, silent, closed, problem, dict(self._ended))
+        resource, ends = self._watched.full_resource, dict(self._ended)
+        return WatchStatus(resource, silent, closed, problem, ends, self._forbidden and bool(problem))
 
     def freshness(self) -> Freshness:
         """The present freshness of the delivered events."""
@@ -289,9 +290,10 @@ class Reflector:
             self._absent = self._watched.is_absent(refused.status) and not self._served
             is_unknown_kind = self._absent and refused.status == HTTPStatus.NOT_FOUND
             self._problem = "" if is_unknown_kind else str(refused)
+            self._forbidden = refused.status == HTTPStatus.FORBIDDEN
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
-            self._refused = False
+            self._refused = self._forbidden = False
             self._problem = f"{type(error).__name__}: {error}"
             return self._problem
         except Exception:  # the state may have missed events: list again

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
 from extender.dialects import stowage
-from extender.dialects.hami import is_renamed
 from extender.dialects.pod_request import WRITERS, claims_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -80,8 +79,7 @@ def renaming_nodes(state: State, pod: Pod, nodes: Iterable[str]) -> set[str]:
     names = {name for container in pod.spec.all_containers for name, _ in container.requests if "/" in name}
     if not names:
         return set()
-    problems = {node: problem for node in nodes if (problem := state.nodes.problems.get(node))}
-    return {node for node, problem in problems.items() if any(is_renamed(problem, name) for name in names)}
+    return {node for node in nodes if state.nodes.counted_as.get(node) in names}
 
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:

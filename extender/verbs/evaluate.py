@@ -233,7 +233,7 @@ def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, r
     if request.cpu_milli:
         codes[arrays.free_cpu[rows] < request.cpu_milli] = Reason.NO_FREE_CPU
     codes[rows < 0] = state.unknown_node
-    renamed = [fleet.rows[name] for name in renaming_nodes(state, pod, state.nodes.problems)]
+    renamed = [fleet.rows[name] for name in renaming_nodes(state, pod, state.nodes.counted_as)]
     codes[np.isin(rows, renamed)] = Reason.UNREADABLE
     return codes
 

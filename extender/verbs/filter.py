@@ -56,7 +56,7 @@ def filter_nodes(
 
 def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
     """All nodes except those whose GPUs the pod requests under a name that Stowage does not read."""
-    renamed = renaming_nodes(state, args.pod, state.nodes.problems)
+    renamed = renaming_nodes(state, args.pod, state.nodes.counted_as)
     if not renamed:
         return FilterResult(names=args.names)
     fits = np.array([name not in renamed for name in args.names], np.bool_)

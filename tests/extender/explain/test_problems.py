@@ -236,11 +236,14 @@ def test_the_problem_of_an_assumed_pod_goes_with_the_assumption(*, watched: bool
 
 AROUND: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {
     "right": (
-        {"watches": {"podgroups.scheduling.run.ai": "403 podgroups is forbidden"}},
+        {
+            "watches": {"podgroups.scheduling.run.ai": "#1"},
+            "forbidden": {"podgroups.scheduling.run.ai"},
+        },
         (
             "right",
             "podgroups.scheduling.run.ai",
-            "403 podgroups is forbidden",
+            "#1",
             "grant Stowage this permission",
         ),
     ),
@@ -252,7 +255,11 @@ AROUND: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {
         {"silent": {"nodes": 400.0}},
         ("watch", "nodes", "nothing was received for 400 s", "API server"),
     ),
-    "lease": ({"lease": "403 leases is forbidden"}, ("right", "the Lease", "forbidden", "grant")),
+    "lease": (
+        {"lease": "leases is forbidden", "forbidden": {"the Lease"}},
+        ("right", "the Lease", "forbidden", "grant"),
+    ),
+    "another 403": ({"watches": {"pods": "403 by a proxy"}}, ("watch", "pods", "403 by a proxy", "check")),
     "tokens": (
         {"tokens": "TokenReview: 403"},
         ("token", "/debug and /metrics", "TokenReview: 403", "rbac-debug-auth.yaml"),

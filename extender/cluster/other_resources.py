@@ -57,16 +57,6 @@ class Lack:
     def reason(self) -> str:
         return lack_reason(self.name, offered=bool(self.total))
 
-    @property
-    def text(self) -> str:
-        if self.name == PODS:
-            return f"runs {self.total - self.left} of at most {self.total} pods"
-        name, (asked, left, total) = shorten(self.name, KEY), (self.asked, max(0, self.left), self.total)
-        if "/" in name:
-            return f"needs {asked} {name}, {left_text(left, total)}"
-        gib = [f"{round(amount / (1 << 30), 2):g}" for amount in (asked, left, total)]
-        return f"needs {gib[0]} GiB of {name}, {left_text(gib[1], gib[2])}"
-
 
 def lack_reason(name: str, *, offered: bool) -> str:
     """Reason to reject a node that lacks this. ``offered``: by the node, or by any node if that is
@@ -76,12 +66,6 @@ def lack_reason(name: str, *, offered: bool) -> str:
     if not offered:
         return f"node does not offer {shorten(name, KEY)}"
     return f"node has too little {shorten(name, KEY)} left"
-
-
-def left_text(left: object, total: object) -> str:
-    """Free amount of a resource as text. A node with a total of 0 may have the resource without reporting
-    it."""
-    return f"{left} of {total} are free" if str(total) != "0" else "the node reports none"
 
 
 def asked_by(pod: Pod) -> Amounts:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from extender.cluster.other_resources import left_text
+from extender.cluster.other_resources import PODS, Lack
 from extender.dialects import gpushare
+from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
 from extender.explain.answers import Need, NeedKind
 from extender.explain.words import Said, Word
@@ -70,9 +71,47 @@ def asked_text(request: Request, others: Mapping[str, str]) -> str:
     return ", ".join(map(str, texts))
 
 
+def need_of(lack: Lack) -> Need:
+    """What Stowage does not place by, as a need."""
+    name, asked, left, total = shorten(lack.name, KEY), lack.asked, max(0, lack.left), lack.total
+    if lack.name == PODS:
+        said, kind = Word.RUNS_PODS(pods=total - lack.left, total=total), NeedKind.COUNT
+    elif "/" in lack.name:
+        said, kind = Word.NEEDS_DEVICES(asked=asked, what=name, left=_left(left, total)), NeedKind.COUNT
+    else:
+        unit, size = ("GiB", 1 << 30) if min(asked, total) >= 1 << 30 or not total else ("MiB", 1 << 20)
+        texts = [f"{round(amount / size, 2):g}" for amount in (asked, left, total)]
+        free = _left(*texts[1:])
+        said, kind = Word.NEEDS_BYTES(asked=texts[0], unit=unit, what=name, left=free), NeedKind.BYTES
+    return Need(name, asked, lack.left, total, str(said), kind)
+
+
+def _left(left: object, total: object) -> Said:
+    """The free amount. A node with a total of 0 may have the resource without reporting it."""
+    return Word.LEFT(free=left, total=total) if str(total) != "0" else Word.REPORTS_NONE()
+
+
+def at_most(need: Need) -> Said | None:
+    """All that the node has, rounded down; None if that is next to nothing."""
+    match need.kind:
+        case NeedKind.CPU:
+            return cpus_said(need.total) if need.total else None
+        case NeedKind.EACH_GPU:
+            return Word.MIB_IN(count=need.total, annotation=DEVICE_MEMORY) if need.total else None
+        case NeedKind.MEMORY | NeedKind.GPU_MEMORY | NeedKind.BYTES:
+            mib = need.total >> 20 if need.kind is NeedKind.BYTES else need.total
+            size = f"{mib >> 10} GiB" if mib >= 10 << 10 or not mib % 1024 else f"{mib} MiB"
+            of_gpu, what = need.kind is NeedKind.GPU_MEMORY, need.what.removesuffix(" (MiB)")
+            said = Word.SIZE_OF_GPU(size=size) if of_gpu else Word.SIZE_OF(size=size, what=what)
+            return said if mib else None
+        case NeedKind.GPUS:
+            return Word.DEVICES(count=need.total, what="GPU" + "s" * (need.total > 1)) if need.total else None
+    return Word.DEVICES(count=need.total, what=need.what) if need.total else None
+
+
 def cpus_said(milli: int) -> Said:
     """So many CPUs."""
-    return Word.CPUS(count=_number(milli / 1000), s="s" * (milli > 1000))
+    return Word.CPUS(count=f"{milli / 1000:,.3f}".rstrip("0").rstrip("."), s="s" * (milli > 1000))
 
 
 def memory_said(mib: int) -> Said:
@@ -81,11 +120,9 @@ def memory_said(mib: int) -> Said:
 
 
 def _size(mib: int, small: Word, large: Word) -> Said:
-    return small(count=mib) if mib < _TENTH_OF_A_GIB else large(count=_number(mib / 1024))
-
-
-def _number(number: float) -> str:
-    return f"{number:,.2f}".rstrip("0").rstrip(".")
+    if mib < _TENTH_OF_A_GIB:
+        return small(count=mib)
+    return large(count=f"{mib / 1024:,.2f}".rstrip("0").rstrip("."))
 
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
@@ -111,8 +148,7 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
         all_devices = 0 if resource is None else int(fleet.arrays.total_devices[resource, row])
         if devices < count:
-            left = left_text(max(0, devices), all_devices)
-            text = str(Word.NEEDS_DEVICES(asked=count, what=name, left=left))
+            text = str(Word.NEEDS_DEVICES(asked=count, what=name, left=_left(max(0, devices), all_devices)))
             yield Need(name, count, max(0, devices), all_devices, text)
         elif resource is not None and count > 1 and separation(fleet, request) == "require":
             yield from _missing_separate_gpus(fleet, row, request, resource, count)
@@ -245,11 +281,11 @@ def replicas_given(fleet: Fleet, row: int, request: Request) -> str:
             continue
         gpus = len(pool.gpus)
         model = shorten(spec.model or spec.product or "GPU" + "s" * (gpus > 1), NAME)
-        text = f"{count} of {pool.total} {kind_of(pool)} of {'one' if gpus == 1 else gpus} {model}"
-        if gpus > 1 and count > 1:
-            certain = int(idle_gpus(fleet.arrays, fleet.names.resources[pool.resource])[row]) >= count
-            text += ", of different GPUs" if certain else ", perhaps of the same GPU"
-        texts.append(text)
+        certain = int(idle_gpus(fleet.arrays, fleet.names.resources[pool.resource])[row]) >= count
+        sure = Word.DIFFERENT_GPUS if certain else Word.PERHAPS_ONE_GPU
+        word, where = Word.GIVEN_OF_ONE if gpus == 1 else Word.GIVEN, sure() if gpus > 1 and count > 1 else ""
+        given = word(count=count, total=pool.total, kind=kind_of(pool), gpus=gpus, model=model, where=where)
+        texts.append(str(given))
     return "; ".join(texts)
 
 

@@ -37,7 +37,7 @@ from extender.explain.hints import (
     uncounted_resources,
 )
 from extender.explain.holders import holders_on
-from extender.explain.needs import asked_text, asks
+from extender.explain.needs import asked_text, asks, need_of
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of
 from extender.explain.room import evictions_for, layout_change_for
@@ -434,7 +434,7 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 fits = False if forecast.refused else None
                 yield NodeAnswer(name, fits=fits, reason=shorten(forecast.problem or str(Word.NO_DEVICES())))
             elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
-                lacks = tuple(lack.text for lack in used_up[:LISTED_NAMES])
+                lacks = tuple(need_of(lack).text for lack in used_up[:LISTED_NAMES])
                 yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
             else:
                 option = option_on(state, evaluation, index, name, None)

@@ -61,9 +61,10 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Facts that are not part of the state. ``watches``: why the last attempt to list or watch a resource
-    failed; ``forbidden``: those of them, and ``LEASE``, for which Stowage has no right; ``silent``: seconds since the last data, by resource. ``lease`` and ``tokens``: why their last use
-    failed. ``tasks``: recent failures of tasks and threads. ``history``: why some of it is missing.
-    ``server_version``: version of the API server, "" if unknown."""
+    failed; ``forbidden``: those of them, and ``LEASE``, for which Stowage has no right. ``silent``: seconds
+    since the last data, by resource. ``lease`` and ``tokens``: why their last use failed. ``tasks``: recent
+    failures of tasks and threads. ``history``: why some of it is missing. ``server_version``: version of the
+    API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
     forbidden: Collection[str] = ()

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from extender.cluster.other_resources import PODS, Lack
+from extender.cluster.other_resources import Lack
 from extender.cluster.state import State
 from extender.dra.node_search import NoDevices
 from extender.explain.answers import Need, NeedKind, Refusal
-from extender.explain.needs import missing_needs
+from extender.explain.needs import missing_needs, need_of
 from extender.explain.words import ADVICE, Word
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.untrusted.limits import KEY, shorten
 from extender.verbs.assignment import assignment_problem
 from extender.verbs.evaluate import Evaluation, dra_resources, hosts_when_empty, without_resources
 from extender.verbs.eviction.promising import shortfall
@@ -125,11 +124,9 @@ def lacking(lacks: Iterable[tuple[str, Lack]]) -> Iterator[Refusal]:
     for name, lack in lacks:
         by_reason.setdefault(lack.reason, []).append((name, lack))
     for reason, some in by_reason.items():
-        nearest, lack = some[0]
-        kind = NeedKind.COUNT if "/" in lack.name or lack.name == PODS else NeedKind.BYTES
-        need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text, kind)
-        can_host, kind_of = sum(lack.asked <= lack.total for _, lack in some), Word.LACKS.name
-        yield Refusal(reason, len(some), True, nearest, (need,), can_host=can_host, kind=kind_of)
+        nearest, needs = some[0][0], (need_of(some[0][1]),)
+        can_host = sum(lack.asked <= lack.total for _, lack in some)
+        yield Refusal(reason, len(some), True, nearest, needs, can_host=can_host, kind=Word.LACKS.name)
 
 
 def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:

@@ -15,13 +15,12 @@ from itertools import chain, islice
 import numpy as np
 
 from extender.cluster.state import State
-from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import EvictionOption, Evictions, Need, NeedKind, Refusal
 from extender.explain.candidates import LIFTED, Rejection
 from extender.explain.corrections import asking_instead
 from extender.explain.fixes import Change, Finding, Fix, Rank
-from extender.explain.needs import cpus_said, memory_said, reduced
+from extender.explain.needs import at_most, reduced
 from extender.explain.refusals import OTHER, TOO_SMALL, rank, too_small
 from extender.explain.room import added_nodes, ends, held_without_gpus, pods_without_gpus, room_by_others
 from extender.explain.rule_changes import Opening, openings
@@ -144,10 +143,11 @@ def and_then(found: Finding, then: Finding) -> Finding:
 def _smaller(asked: Question, refusal: Refusal) -> Iterator[Fix]:
     """The largest request that the nearest node can meet, and further obstacles there."""
     needs = [_without_pinned(asked.state, need, refusal.nearest) for need in too_small(refusal)]
-    if less := [_at_most(need) for need in needs if need.total]:
+    if less := [*filter(None, map(at_most, needs))]:
         then = _then(asked, reduced(asked.request, needs), refusal.nearest)
         amounts = " and ".join(map(str, less))
-        free = [_at_most(replace(need, total=need.free)) for need in needs if 0 < need.free < need.total]
+        left = (at_most(replace(need, total=need.free)) for need in needs if 0 < need.free < need.total)
+        free = [*filter(None, left)]
         now = Word.FREE_NOW(amounts=" and ".join(map(str, free))) if free else ""
         yield Fix(Word.REQUEST_LESS(amounts=amounts, node=refusal.nearest, now=now), then=then)
     elif refusal.advice and not needs:
@@ -176,23 +176,6 @@ def _then(asked: Question, request: Request | None, node: str) -> Said | None:
     if reason is Reason.FITS and not state.binds:  # otherwise the pod's own request would count
         reason = reason_on(state, asked.pod, request, node)
     return None if reason is Reason.FITS or reason.eviction_helps else Word.THEN(why=reason.text)
-
-
-def _at_most(need: Need) -> str | Said:
-    match need.kind:
-        case NeedKind.CPU:
-            return cpus_said(need.total)
-        case NeedKind.MEMORY:
-            return memory_said(need.total)
-        case NeedKind.GPU_MEMORY:
-            return Word.GIB_OF_A_GPU(count=need.total >> 10)
-        case NeedKind.EACH_GPU:
-            return Word.MIB_IN(count=need.total, annotation=DEVICE_MEMORY)
-        case NeedKind.GPUS:
-            return many(need.total, "GPU")
-        case NeedKind.BYTES:
-            return Word.GIB_OF(count=need.total >> 30, what=need.what)
-    return Word.DEVICES(count=need.total, what=need.what)
 
 
 def _opening(asked: Question, helping: Sequence[Opening]) -> Iterator[Fix]:

@@ -33,7 +33,7 @@ class Unreachable(BindError):
 
 
 class LeaseError(SourceError):
-    """The Lease was not read, or may not have been written. ``forbidden``: the API server refuses the right."""
+    """The Lease was not read, or may not have been written. ``forbidden``: for lack of a right."""
 
     def __init__(self, text: str, *, forbidden: bool = False) -> None:
         super().__init__(text)

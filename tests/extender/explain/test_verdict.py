@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.explain.answers import Verdict
+from extender.explain.answers import Need, NeedKind, Verdict
+from extender.explain.needs import at_most
 from extender.explain.pod import explain
 from extender.explain.words import Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints, Taint
@@ -223,3 +224,23 @@ def test_parts_of_gpus_that_no_system_gives_are_told_with_what_whole_gpus_would_
     way = 'write limits: {nvidia.com/gpu: "1"} for whole GPUs, without nvidia.com/gpumem; then: node has a '
     assert found.ways[0].startswith(way)
     assert found.ways[1].startswith("then write tolerations: [{key: team,")
+
+
+@pytest.mark.parametrize(("kind", "total", "says"), [
+    (NeedKind.BYTES, 700 << 20, "700 MiB of ephemeral-storage"),
+    (NeedKind.BYTES, (80 << 30) + 5, "80 GiB of ephemeral-storage"),
+    (NeedKind.BYTES, 1000, None),
+    (NeedKind.GPU_MEMORY, 512, "512 MiB of a GPU's memory"),
+    (NeedKind.GPU_MEMORY, (40 << 10) + 900, "40 GiB of a GPU's memory"),
+    (NeedKind.MEMORY, 1500, "1500 MiB of memory"),
+    (NeedKind.CPU, 1995, "1.995 CPUs"),
+    (NeedKind.CPU, 4, "0.004 CPU"),
+    (NeedKind.GPUS, 1, "1 GPU"),
+    (NeedKind.DEVICES, 0, None),
+])  # fmt: skip
+def test_the_largest_request_is_rounded_down_and_never_nothing(
+    kind: NeedKind, total: int, says: str | None
+) -> None:
+    what = "memory (MiB)" if kind is NeedKind.MEMORY else "ephemeral-storage"
+    said = at_most(Need(what, total + 1, 0, total, "", kind))
+    assert (str(said) if said else None) == says

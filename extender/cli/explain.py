@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -197,10 +197,10 @@ def _read_answers(found: object, stowage: StowageService, key: str = "") -> list
 
 
 def _only(
-    word: str, namespace: str | None, named: Callable[[str, str], Sequence[str]], near: str = ""
+    word: str, namespace: str | None, named: Callable[[str, str], Sequence[str]], known: Collection[str] = ()
 ) -> str:
     """``namespace/name`` of a pod by its name, or of the first pod of a workload. ``named``: all keys for a
-    name and kind. Raises ``ValueError`` for no pod or several."""
+    name and kind, ``known``: those of all pods. Raises ``ValueError`` for no pod or several."""
     *before, name = word.split("/")
     kind = _kind(before[0]) if before else ""
     space = before[-1] if before and not (kind and len(before) == 1) else namespace
@@ -215,6 +215,7 @@ def _only(
     if len(found) > 1 and (kind in ("", "pod") or len({key.partition("/")[0] for key in found}) > 1):
         raise ValueError(f"{len(found)} pods are named {word}: specify namespace/name or -n NAMESPACE")
     if not found:
+        near = did_you_mean(word, known)  # slow for many pods
         raise ValueError(f"{word} is not a file, and the cluster has no such pod (namespace/name){near}")
     return found[0]
 
@@ -374,5 +375,5 @@ def _find(state: State, word: str, namespace: str | None) -> Template:
     from extender.source.workloads import Template, pods_named
 
     known = state.pods.or_misaligned().values()
-    key = _only(word, namespace, partial(pods_named, known), did_you_mean(word, state.pods))
+    key = _only(word, namespace, partial(pods_named, known), state.pods)
     return Template(next(pod for pod in known if pod.key == key))

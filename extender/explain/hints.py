@@ -130,14 +130,13 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
         near = nearest_name(named, queues)
         fix = mend(pod, "labels", {QUEUE_LABEL: near}) if near else None
         yield _mistake(said, Rank.WORD, Word.QUEUES(names=", ".join(queues)), fix)
-    if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
-        schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
-        if pod.scheduler_name not in schedulers and not pod.node_name:
-            near, name = nearest_name(pod.scheduler_name, schedulers), quoted(pod.scheduler_name)
-            said = Word.SCHEDULER_NEAR(name=name, near=near) if near else Word.SCHEDULER_UNKNOWN(name=name)
-            near, more = near or "stowage", None if near else Word.IS_INSTALLED()
-            fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
-            yield _mistake(said, Rank.WORD, more, fix)
+    schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
+    if is_manifest(pod) and pod.scheduler_name not in schedulers and not pod.node_name:
+        near = nearest_name(pod.scheduler_name, schedulers)
+        said = Word.NO_SCHEDULER(name=quoted(pod.scheduler_name), meant=meant(near))
+        near, more = near or "stowage", None if near else Word.IS_INSTALLED()
+        fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
+        yield _mistake(said, Rank.WORD, more, fix)
     classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
     yield from _no_class(
         pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)

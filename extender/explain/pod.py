@@ -78,7 +78,8 @@ def explain(
 ) -> Explanation:
     """Evaluate the pod against the candidates (by default of all nodes) in the current state. With a time
     ``now`` (Unix seconds), a pod that fits nowhere is also searched for evictions and moves that would
-    suffice; ``settings`` of the service, None if unknown. Scheduling gates of the pod are ignored."""
+    suffice, and for all fixes, else only for the first; ``settings`` of the service, None if unknown.
+    Scheduling gates of the pod are ignored."""
     if not pod.gates:
         found, _ = explained(state, pod, candidates, now, settings)
         problem = state.gangs.never_tried(pod)
@@ -194,7 +195,7 @@ def explained(
         lacks = ((name, candidates.used_up[name]) for name in sorted(used_up))
         refusals = *explanation.refusals, *lacking(lacks)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
-        found = decide(asked, findings)
+        found = decide(asked, findings, None if now is not None else 1)
         if found in findings:  # a mistake to correct
             found = _with_next(asked, found, mends)
         layouts = layout_change_for(asked, now) if now is not None else ()

@@ -67,13 +67,13 @@ class Surroundings:
     API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
-    forbidden: Collection[str] = ()
     silent: Mapping[str, float] = field(default_factory=dict)
     lease: str = ""
     tokens: str = ""
     tasks: Mapping[str, str] = field(default_factory=dict)
     history: str = ""
     server_version: str = ""
+    forbidden: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

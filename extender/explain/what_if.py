@@ -29,8 +29,9 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_TRIED = 48
-"""Maximum number of fixes tried of one kind: each is an evaluation, and requests of kube-scheduler wait."""
+_TRIED, _TRIED_FOR_A_LINE = 48, 8
+"""Maximum number of fixes tried of one kind: each is an evaluation, and requests of kube-scheduler wait. In
+lists of many pods, which are explained without a time, fewer are tried."""
 _EMPTIED = 2000
 """Maximum number of pods removed to test whether a gang would fit without them."""
 
@@ -124,7 +125,7 @@ def allocations_of(state: State, pods: Iterable[Pod]) -> Iterator[Allocation]:
 def kept(asked: Question, fixes: Iterable[Fix]) -> Iterator[Fix]:
     """Those of the first fixes after which the pod, with its gang, fits. Fixes without a change are facts, or
     the result of a search that has tried them."""
-    for fix in islice(fixes, _TRIED):
+    for fix in islice(fixes, _TRIED_FOR_A_LINE if asked.now is None else _TRIED):
         if fix.change is None or fitting_after(asked.state, asked.pod, fix.change):
             yield fix
 

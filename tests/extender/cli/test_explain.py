@@ -122,7 +122,6 @@ def test_the_text_says_what_would_make_it_fit() -> None:
         "",
         "What would help:",
         "  wait until default/p on a ends: that frees enough room",
-        "  add a node like a: stowage plan change --add 1xa",
         "",
         "Does not fit:",
         "  2  not enough free GPUs",

@@ -97,6 +97,7 @@ def test_every_sentence_is_used() -> None:
 
 OF_OTHERS = {
     ("k8s/manifest.py", "text.partition(' - at $')"),
+    ("cli/arguments.py", "message.endswith('required: COMMAND')"),
     ("settings_file.py", "message.removeprefix('Value error, ')"),
     ("source/dry_run.py", "_HAS_SIDE_EFFECTS not in refused.message"),
     ("evictor/decision.py", "' node/' not in event.note"),

@@ -244,3 +244,10 @@ def test_the_largest_request_is_rounded_down_and_never_nothing(
     what = "memory (MiB)" if kind is NeedKind.MEMORY else "ephemeral-storage"
     said = at_most(Need(what, total + 1, 0, total, "", kind))
     assert (str(said) if said else None) == says
+
+
+def test_a_list_of_many_pods_tries_fixes_only_until_the_first_that_helps() -> None:
+    state = make_state(make_node("a"), make_pod("x", 8, node_name="a"))
+    first, *others = explain(state, make_pod("new"), now=NOW).verdict.ways
+    assert others
+    assert explain(state, make_pod("new")).verdict.ways == (first,)

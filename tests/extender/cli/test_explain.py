@@ -48,7 +48,6 @@ def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str])
             {"below its minimum runtime": 1, "not of lower priority": 2},
         ),
         ("priorityClassName: stowage-batch", {"not of lower priority": 3}),
-        ("priorityClassName: unknown", {"not of lower priority": 3}),
         ("{priorityClassName: stowage-interactive, priority: 1}", {"not of lower priority": 3}),
     ],
 )

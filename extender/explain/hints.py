@@ -549,13 +549,15 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
     for number, (key, values) in enumerate(asked):
         known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
         instead: dict[str, str] = {}
-        more = None
+        more, mended = None, None
         if not known:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             near = nearest_key(key, keys)
             said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
             more = Word.AUTOSCALED() if _is_of_autoscaler(key) else None
-            instead = {near: next(iter(values), "")}
+            instead = {near if name == key else name: value for name, value in pod.spec.node_selector}
+            selector = tuple(sorted(instead.items()))
+            mended = replace(pod, spec=replace(pod.spec, node_selector=selector))
         elif not any(shorten(value, KEY) in known for value in values):
             near = nearest_name(values[0], known) if values else ""
             wanted = " or ".join(map(quoted, values[:_NAMED]))
@@ -564,7 +566,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             more = Word.NODES_HAVE(names=_listed(known))
         else:
             continue
-        fix = Fix(writing("nodeSelector", instead)) if near and number < selected else None
+        fix = Fix(writing("nodeSelector", instead), mended) if near and number < selected else None
         yield _mistake(said, Rank.RULE, more, fix)
 
 

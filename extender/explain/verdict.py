@@ -63,7 +63,11 @@ def decide(asked: Question, findings: Sequence[Finding], most: int | None = None
         return Finding(Word.TOO_LARGE(), Rank.NEVER, None, tuple(_smaller(asked, largest)), largest)
     if finding := by_rank.get(Rank.NEVER) or by_rank.get(Rank.WORD):
         return finding
-    instead = chain(_opening(asked, helping), _other_resources(asked, first))
+    asking = _other_resources(asked, first)
+    fitting = next(asking, None) if helping and most != 0 else None
+    served = first if fitting and fitting.change else None  # its rules lead to nodes with another resource
+    ways = [fitting] if fitting else []
+    instead = chain(ways if served else (), _opening(asked, helping), () if served else ways, asking)
     starting = next((opening for opening in helping if opening.fits and opening.starts), None)
     if starting:
         count = len(starting.fits)
@@ -76,7 +80,7 @@ def decide(asked: Question, findings: Sequence[Finding], most: int | None = None
     elif finding := by_rank.get(Rank.RULE):
         return _by_rule(asked, finding, refused if not helping else None, instead)
     elif helping:
-        said = _rule(asked, helping[0].rules[0])
+        said = _refused(asked, served) if served else _rule(asked, helping[0].rules[0])
     else:
         return _without_room_anywhere(asked, first, refused)
     return Finding(said, Rank.NODES, fixes=tuple(islice(instead, most)))
@@ -223,6 +227,9 @@ def _are(count: int) -> str:
 def _ways_when_full(asked: Question, first: Refusal, helping: Sequence[Opening]) -> Iterator[Fix]:
     """Wait for an eviction; open a node; wait for a pod that moves or ends, or evict it; add nodes; or make
     the gang smaller."""
+    if asked.pod.node_name:  # of a manifest: kubelet rejects the pod at once
+        yield Fix(Word.LEAVE_OUT(what="spec.nodeName"))
+        return
     nothing = True
     for fix in _room(asked, first, helping):
         nothing = False

@@ -98,6 +98,25 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("It fits on none of 20 nodes", "topology spread: topology.kubernetes.io/rack (4 of 20 nodes)"),
         (),
     ),
+    (
+        "onprem-label-key-typo",
+        "onprem",
+        (
+            "(did you mean nvidia.com/gpu.product?)",
+            'write nodeSelector: {nvidia.com/gpu.product: "NVIDIA-H100-80GB-HBM3"}; then it fits on 2 nodes',
+        ),
+        (),
+    ),
+    ("onprem-node-name", "onprem", ("leave out spec.nodeName",), ("wait until",)),
+    (
+        "onprem-shared-gpus-by-another-name",
+        "onprem",
+        (
+            "node does not offer the requested GPU resource (1 of 12 nodes)",
+            'What would help:\n  write limits: {nvidia.com/gpu.shared: "1"}',
+        ),
+        (),
+    ),
     ("onprem-spread", "onprem", ("topology spread is not checked", "at most 4 fit"), ()),
     ("onprem-anti", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
     (

@@ -161,7 +161,7 @@ def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
     )
     found = verdict(selecting(make_pod("new"), pool="t4"), shared, make_node("b", labels={"pool": "h100"}))
     assert (
-        found.ways[-1] == 'write limits: {nvidia.com/gpu.shared: "1"}: 1 node allowed by its rules would fit'
+        found.ways[0] == 'write limits: {nvidia.com/gpu.shared: "1"}: 1 node allowed by its rules would fit'
     )
 
 

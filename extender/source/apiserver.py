@@ -73,8 +73,13 @@ class KubeSource(Source):
         background.thread("first lists", partial(self._give_up_first_lists, apply))
 
     def _give_up_first_lists(self, apply: Apply) -> None:
-        listed_at, told = math.inf, list[Unlisted]()
+        """Report kinds whose first list does not arrive; log those that are absent, in one line."""
+        listed_at, told, logged = math.inf, list[Unlisted](), list[str]()
         while not self._stopping.wait(_CHECKS):
+            absent = [reflector.resource for reflector in self._reflectors.values() if reflector.is_absent]
+            if absent != logged and all(reflector.is_known for reflector in self._reflectors.values()):
+                _log.info("not served, or not to be listed by Stowage: %s", ", ".join(absent) or "no kind")
+                logged = absent
             if all(self._reflectors[kind].is_known for kind in ALWAYS_AWAITED):
                 listed_at = min(listed_at, time.monotonic())  # never while the API server is down
             if time.monotonic() - listed_at >= self.rest.timeouts.first_list:

@@ -129,6 +129,11 @@ class Reflector:
         return self._watched.resource
 
     @property
+    def is_absent(self) -> bool:
+        """Whether the cluster does not serve the kind, or Stowage may not list it."""
+        return self._absences > 0
+
+    @property
     def is_open(self) -> bool:
         """Whether the watch is open, as far as the thread has noticed."""
         return self._settled_at is not None
@@ -252,9 +257,7 @@ class Reflector:
             longest = _ABSENT_PAUSE if self._absent else Backoff.LONGEST
             pause = self._backoff.pause(now, clean=not problem, longest=longest)
         if problem and not self._stopping.is_set():
-            level = logging.INFO if relists or self._absent else logging.WARNING
-            if self._absent and self._absences > 1:
-                level = logging.DEBUG  # already logged
+            level = logging.INFO if relists else logging.DEBUG if self._absent else logging.WARNING
             _log.log(level, "%s: %s, next try in %.1f s", self.resource, problem, pause)
         return pause
 

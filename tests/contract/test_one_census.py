@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,12 @@ CLUSTERS = FILES | {"the example": [CLUSTER], "all at once": [CLUSTER, *(FILES[n
 
 def top(cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["top", "--snapshot", *map(str, cluster), "-o", "json", "--waiting", "200"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
+    return dict(json.loads(capsys.readouterr().out, object_hook=in_snake_case))
+
+
+def in_snake_case(keys: dict[str, Any]) -> dict[str, Any]:
+    """An object of the command line as ``/debug`` has it; names of nodes have no capitals."""
+    return {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key): keys[key] for key in keys}
 
 
 async def answers(cluster: Sequence[Path]) -> dict[str, Any]:
@@ -77,9 +83,9 @@ def test_all_count_the_same(cluster: Sequence[Path], capsys: pytest.CaptureFixtu
     for row in page["nodes"]:
         gpus = row["count"][0] if row["count"] else 0
         assert len(row["gpus"]) == gpus or gpus > MOST_GPUS, row
-    assert totals["waiting"] == len(table["waiting"]) == len(page["waiting"])
-    why = [[(line["pod"], line["why"]) for line in lines] for lines in (table["waiting"], page["waiting"])]
-    assert why[0] == why[1]
+    assert totals["waiting"] == len(page["waiting"]) == len(table["waiting"]) - totals["gated"]
+    why = [{line["pod"]: line["why"] for line in lines} for lines in (table["waiting"], page["waiting"])]
+    assert why[0].items() >= why[1].items()
     of_lines = {
         "nodes": len(lines),
         "gpus": sum(line["gpus"] for line in table["nodes"]),

@@ -113,7 +113,8 @@ def explain_template(
             return found
         if said := _mistake_of(template, Word.REJECTED):
             verdict = Finding(said, Rank.NODES).verdict()
-            return replace(found, error=str(said), fits=0, best=(), verdict=verdict, plain=False)
+            only = replace(found, error=str(said), fits=0, best=(), verdict=verdict, plain=False)
+            return replace(only, hints=(), hint_kinds=(), evictions=None)
         if said := _mistake_of(template, Word.REJECTED_EXCERPT):
             found = _with_hint(found, Finding(said))
         if not found.fits:

@@ -136,13 +136,13 @@ def waiting_line(
     """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
     explanation = explain(state, pod, candidates)
     verdict = explanation.verdict
-    if explanation.held:
+    if pod.gates:
         held = Word.HELD(held=explanation.held, why=verdict.why)
         verdict = replace(verdict, why=str(held), kind=held.word.name)
     if pod.nominated_node and not explanation.error:
         why = Word.RESERVED(node=pod.nominated_node)
         verdict = Verdict(str(why), kind=why.word.name)
-    elif explanation.held:
+    elif explanation.held and not pod.gates:
         why = Word.NEVER_TRIED(why=explanation.held)
         verdict = Verdict(str(why), kind=why.word.name)
     return WaitingLine(

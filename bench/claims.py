@@ -22,10 +22,9 @@ from typing import Any, Literal
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from tests.e2e.dra_cases import classes
 from tests.e2e.dra_devices import divided_node
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 SIZES = {"1g.10gb": 1 / 7, "2g.20gb": 2 / 7, "3g.40gb": 3 / 7, "one GPU": 1.0, "two GPUs": 2.0}
 MIXES: Mapping[str, Mapping[str, float]] = {

@@ -87,16 +87,12 @@ class DeviceClassManifest(Manifest, frozen=True, gc=False):
     spec: Any = None
 
     def record(self) -> DeviceClass:
-        return parse_class(self.metadata.name, self.spec)
-
-
-def parse_class(name: str, raw: object) -> DeviceClass:
-    try:
-        spec = read_part(raw, _ClassSpec)
-        _check_length([spec])
-        return DeviceClass(name, spec.expressions, spec.extendedResourceName)
-    except Unreadable as error:
-        return DeviceClass(name, problem=str(error))
+        try:
+            spec = read_part(self.spec, _ClassSpec)
+            _check_length([spec])
+            return DeviceClass(self.metadata.name, spec.expressions, spec.extendedResourceName)
+        except Unreadable as error:
+            return DeviceClass(self.metadata.name, problem=str(error))
 
 
 # Requests of claims.
@@ -282,25 +278,6 @@ class ResourceClaim(Namespaced):
     deleting: bool = False
 
 
-class ResourceClaimManifest(Manifest, frozen=True, gc=False):
-    apiVersion: str = ""
-    spec: Any = None
-    status: Any = None
-
-    def record(self) -> ResourceClaim:
-        """The claim. Its namespace is ``default`` if the manifest has none."""
-        metadata, owner = self.metadata, self.metadata.controller
-        return parse_claim(
-            metadata.namespace_or_default,
-            metadata.name,
-            self.spec,
-            self.status,
-            made_for=owner.uid if owner and owner.kind == "Pod" else "",
-            deleting=metadata.deletionTimestamp is not None,
-            version=self.apiVersion,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class ResourceClaimTemplate(Namespaced):
     """The requests of the claims that are created from it."""
@@ -341,44 +318,43 @@ class _Users(Struct):
     reservedFor: Annotated[list[_User], Meta(max_length=limits.CLAIM_USERS)] = []
 
 
-def parse_claim(
-    namespace: str,
-    name: str,
-    spec: object,
-    status: object,
-    made_for: str = "",
-    deleting: bool = False,
-    version: str = "",
-) -> ResourceClaim:
-    """Each part is read separately: allocated devices are known even if the spec or consumers are not."""
-    devices = _device_claim(spec, version)
-    problems = [devices.problem] if devices.problem else []
-    allocation, unreadable_pools, available_on = _allocation(status)
-    if unreadable_pools:
-        problems.append("its allocation cannot be read")
-    elif available_on is None:
-        problems.append("the nodes of its allocation cannot be read")
-    pods: tuple[str, ...] = ()
-    try:
-        users = read_part(status, _Users).reservedFor
-        are_pods = [user.resource == "pods" and not user.apiGroup for user in users]
-        pods, others = tuple(user.name for user in compress(users, are_pods)), not all(are_pods)
-    except Unreadable as error:
-        problems.append(str(error))
-        others = True
-    return ResourceClaim(
-        namespace,
-        name,
-        devices,
-        allocation,
-        pods,
-        unreadable_pools,
-        shorten("; ".join(problems)),
-        others,
-        available_on,
-        made_for,
-        deleting,
-    )
+class ResourceClaimManifest(Manifest, frozen=True, gc=False):
+    apiVersion: str = ""
+    spec: Any = None
+    status: Any = None
+
+    def record(self) -> ResourceClaim:
+        """The claim. Its namespace is ``default`` if the manifest has none. Each part is read separately:
+        allocated devices are known even if the spec or consumers are not."""
+        metadata, owner = self.metadata, self.metadata.controller
+        devices = _device_claim(self.spec, self.apiVersion)
+        problems = [devices.problem] if devices.problem else []
+        allocation, unreadable_pools, available_on = _allocation(self.status)
+        if unreadable_pools:
+            problems.append("its allocation cannot be read")
+        elif available_on is None:
+            problems.append("the nodes of its allocation cannot be read")
+        pods: tuple[str, ...] = ()
+        try:
+            users = read_part(self.status, _Users).reservedFor
+            are_pods = [user.resource == "pods" and not user.apiGroup for user in users]
+            pods, others = tuple(user.name for user in compress(users, are_pods)), not all(are_pods)
+        except Unreadable as error:
+            problems.append(str(error))
+            others = True
+        return ResourceClaim(
+            metadata.namespace_or_default,
+            metadata.name,
+            devices,
+            allocation,
+            pods,
+            unreadable_pools,
+            shorten("; ".join(problems)),
+            others,
+            available_on,
+            made_for=owner.uid if owner and owner.kind == "Pod" else "",
+            deleting=metadata.deletionTimestamp is not None,
+        )
 
 
 class _AllocatedDevices(Struct):

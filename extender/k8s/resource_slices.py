@@ -395,41 +395,39 @@ class ResourceSliceManifest(Manifest, frozen=True, gc=False):
     spec: Any = None
 
     def record(self) -> ResourceSlice:
-        return parse_slice(self.metadata.name, self.spec)
-
-
-def parse_slice(name: str, raw: Any) -> ResourceSlice:  # noqa: ANN401 (any object)
-    """The slice; only its pool and nodes if it cannot be read."""
-    try:
-        spec = read_value(raw, _Slice)
-        driver = sys.intern(spec.driver)
-        known = _Device.__struct_fields__
-        unknown = [_unknown_fields(device, "device field", known) for device in raw.get("devices") or ()]
-        return ResourceSlice(
-            name,
-            driver,
-            sys.intern(spec.pool.name),
-            _int64(spec.pool.generation),
-            _int64(spec.pool.resourceSliceCount),
-            spec.scope() or NodeScope(),
-            spec.perDeviceNodeSelection,
-            tuple(map(_Device.record, spec.devices, repeat(driver), unknown)),
-            tuple((sys.intern(shared.name), shared.amounts()) for shared in spec.sharedCounters),
-        )
-    except UNREADABLE as error:
-        raw = raw if isinstance(raw, dict) else {}
-        pool = raw.get("pool")
-        pool = pool if isinstance(pool, dict) else {}
-        node = name_or_empty(raw.get("nodeName"))
-        return ResourceSlice(
-            name,
-            driver=name_or_empty(raw.get("driver")),
-            pool=name_or_empty(pool.get("name")),
-            generation=_int64(pool.get("generation")),
-            slice_count=_int64(pool.get("resourceSliceCount")),
-            node_scope=NodeScope(node, all_nodes=not node),
-            problem=shorten(str(error)),
-        )
+        """The slice; only its pool and nodes if it cannot be read."""
+        try:
+            spec = read_value(self.spec, _Slice)
+            driver = sys.intern(spec.driver)
+            known = _Device.__struct_fields__
+            unknown = [
+                _unknown_fields(device, "device field", known) for device in self.spec.get("devices") or ()
+            ]
+            return ResourceSlice(
+                self.metadata.name,
+                driver,
+                sys.intern(spec.pool.name),
+                _int64(spec.pool.generation),
+                _int64(spec.pool.resourceSliceCount),
+                spec.scope() or NodeScope(),
+                spec.perDeviceNodeSelection,
+                tuple(map(_Device.record, spec.devices, repeat(driver), unknown)),
+                tuple((sys.intern(shared.name), shared.amounts()) for shared in spec.sharedCounters),
+            )
+        except UNREADABLE as error:
+            raw = self.spec if isinstance(self.spec, dict) else {}
+            pool = raw.get("pool")
+            pool = pool if isinstance(pool, dict) else {}
+            node = name_or_empty(raw.get("nodeName"))
+            return ResourceSlice(
+                self.metadata.name,
+                driver=name_or_empty(raw.get("driver")),
+                pool=name_or_empty(pool.get("name")),
+                generation=_int64(pool.get("generation")),
+                slice_count=_int64(pool.get("resourceSliceCount")),
+                node_scope=NodeScope(node, all_nodes=not node),
+                problem=shorten(str(error)),
+            )
 
 
 def _by_domain(values: Mapping[str, _T], driver: str) -> dict[str, dict[str, _T]]:
@@ -491,18 +489,15 @@ class DeviceTaintRuleManifest(Manifest, frozen=True, gc=False):
     spec: Any = None
 
     def record(self, kind: DeviceTaintRuleKind = "DeviceTaintRule") -> DeviceTaintRule:
-        return parse_taint_rule(kind, self.metadata.name, self.spec)
-
-
-def parse_taint_rule(kind: DeviceTaintRuleKind, name: str, raw: object) -> DeviceTaintRule:
-    """A rule without a selector taints all devices, as in kube-scheduler (``applyPatches`` in
-    k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``). Up to 1.34 a selector may have CEL
-    expressions and a class, which are not read."""
-    try:
-        spec = read_part(raw, _RuleSpec)
-        within_limits([spec.taint])
-    except Unreadable as error:
-        return DeviceTaintRule(kind, name, Taint(), problem=str(error))
-    raw_selector = raw.get("deviceSelector") if isinstance(raw, dict) else None
-    unknown = _unknown_fields(raw_selector, "device selector field", ("driver", "pool", "device"))
-    return DeviceTaintRule(kind, name, spec.taint, spec.deviceSelector, next(unknown, ""))
+        """A rule without a selector taints all devices, as in kube-scheduler (``applyPatches`` in
+        k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``). Up to 1.34 a selector may have
+        CEL expressions and a class, which are not read."""
+        name = self.metadata.name
+        try:
+            spec = read_part(self.spec, _RuleSpec)
+            within_limits([spec.taint])
+        except Unreadable as error:
+            return DeviceTaintRule(kind, name, Taint(), problem=str(error))
+        raw_selector = self.spec.get("deviceSelector") if isinstance(self.spec, dict) else None
+        unknown = _unknown_fields(raw_selector, "device selector field", ("driver", "pool", "device"))
+        return DeviceTaintRule(kind, name, spec.taint, spec.deviceSelector, next(unknown, ""))

@@ -13,13 +13,12 @@ from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.untrusted.limits import PROBLEM, SELECTOR_ITEMS
 from tests.contract.conftest import GPU, Start, manifest
 from tests.contract.test_debug import CLUSTER, get
 from tests.extender.builders import make_node
 from tests.extender.dra.nvidia import gpu, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 YAML = """
 apiVersion: v1

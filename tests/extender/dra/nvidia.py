@@ -13,8 +13,7 @@ import yaml
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 Manifest = dict[str, Any]
 NODE = "node-a"

@@ -8,8 +8,8 @@ from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.dra.node_search import NoDevices
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_claims import parse_claim
 from tests.extender.dra.nvidia import cluster
+from tests.extender.dra.records import parse_claim
 
 NODES = [("n0", {"zone": "a"}), ("n1", {"zone": "b"})]
 

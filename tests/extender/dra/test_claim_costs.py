@@ -18,14 +18,13 @@ from extender.dra.cel.selector import compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import UNFINISHED, AllocationSimulator, Forecast, SearchBudget
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.untrusted.limits import FORECAST_STEPS, MOST_STEPS
 from tests.extender.counting import calls
 from tests.extender.dra.cel.test_hostile_selectors import HOSTILE, SIXTY
 from tests.extender.dra.cel.test_selector import A
 from tests.extender.dra.claims import allocated, many, request, selectors
 from tests.extender.dra.nvidia import cluster, gpu, names, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 NODES = [(f"n{number}", {}) for number in range(100)]
 NORMAL = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')"

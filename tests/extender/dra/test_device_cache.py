@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import DeviceId, parse_slice
+from extender.k8s.resource_slices import DeviceId
 from tests.extender.dra.nvidia import (
     NODE,
     counter_set,
@@ -23,6 +22,7 @@ from tests.extender.dra.nvidia import (
     names,
     spec,
 )
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 IS_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
 ON_B = {"nodeSelectorTerms": [IS_B]}

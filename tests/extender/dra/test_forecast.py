@@ -7,10 +7,9 @@ import pytest
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.dra.node_search import POOL_INCOMPLETE
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import counter_set, device_cache, dynamic, forecast_for, gpu, hold, names, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 HERE = [("node-a", {})]
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"

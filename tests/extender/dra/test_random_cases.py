@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from tests.e2e.dra_cases import case, classes
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 
 def amount(text: str) -> int:

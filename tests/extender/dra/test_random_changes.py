@@ -13,14 +13,15 @@ from extender.dialects.pod_request import request_of
 from extender.dra.forecast import AllocationSimulator
 from extender.explain.node import view_node
 from extender.k8s.objects import Container, Deleted, Event, KubernetesObject, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_claims import DeviceClass, ResourceClaim, parse_claim, parse_class
-from extender.k8s.resource_slices import DeviceTaintRule, ResourceSlice, parse_slice, parse_taint_rule
+from extender.k8s.resource_claims import DeviceClass, ResourceClaim
+from extender.k8s.resource_slices import DeviceTaintRule, ResourceSlice
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import evaluate
 from tests.examples import examples
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.claims import allocated, gpu_claim, many, request, selectors
 from tests.extender.dra.nvidia import Manifest, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice, parse_taint_rule
 
 NODES = ("a", "b", "c")
 ALL_OR_ONE = [

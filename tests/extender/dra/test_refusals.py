@@ -7,9 +7,9 @@ import pytest
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_slices import parse_slice
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, hold, names, spec
+from tests.extender.dra.records import parse_slice
 from tests.extender.dra.test_forecast import HERE, ONE_GPU
 
 

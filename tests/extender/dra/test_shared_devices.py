@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extender.k8s.resource_claims import parse_claim
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, hold, names, spec
+from tests.extender.dra.records import parse_claim
 
 
 def cores(minor: int, **policy: object) -> dict:

@@ -7,9 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.resource_slices import DeviceTaintRuleKind, parse_taint_rule
+from extender.k8s.resource_slices import DeviceTaintRuleKind
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import NODE, device_cache, forecast_for, gpu, hold, names, spec
+from tests.extender.dra.records import parse_taint_rule
 
 BLOCKS = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
 DRIVER = "gpu.nvidia.com"

@@ -12,9 +12,9 @@ from extender.explain import fleet_feed
 from extender.explain.fleet_feed import FleetFeed
 from extender.k8s.objects import Deleted, Upserted
 from extender.k8s.resource_claims import DeviceClass
-from extender.k8s.resource_slices import parse_slice
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
+from tests.extender.dra.records import parse_slice
 
 
 def parsed(parts: list[bytes]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import pytest
 
 from extender.explain.node import NodeView, view_node
 from extender.k8s.objects import Upserted
-from extender.k8s.resource_slices import parse_slice
 from extender.source.workloads import parse_pod
 from tests.extender.builders import GPU, H100, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import NODE, counter_set, dynamic, spec
+from tests.extender.dra.records import parse_slice
 
 
 def seen(*objects: Any, node: str = "n") -> NodeView:

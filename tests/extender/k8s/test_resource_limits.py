@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.untrusted.limits import PROBLEM
 from tests.extender.dra.claims import allocated, many, request, selectors
 from tests.extender.dra.nvidia import cluster, device_cache, forecast_for, gpu, names, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 
 READABLE = [
     ({"devices": {"requests": [request()] * 33}}, allocated({})),

@@ -14,8 +14,6 @@ from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.explain.words import Word
 from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -26,6 +24,7 @@ from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state
 from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 from tests.extender.engines import SYNCED, make_engine, nodes_for
 
 SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"

@@ -13,8 +13,6 @@ from extender.evictor.decision import needs_no_plan
 from extender.explain.pod import explain
 from extender.explain.words import Word
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.trial.trial import Item, Trial
 from extender.verbs.evaluate import reason_on
@@ -22,6 +20,7 @@ from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 from tests.extender.verbs.test_claims import left, scores, wish
 
 

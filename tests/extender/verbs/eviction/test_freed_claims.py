@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from extender.k8s.objects import PodClaim, PodSpec, Upserted
-from extender.k8s.resource_claims import parse_claim, parse_class
-from extender.k8s.resource_slices import parse_slice
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction import plan as planner
 from extender.verbs.eviction.plan import plan_evictions
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
+from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 from tests.extender.verbs.test_claims import wish
 
 

@@ -137,7 +137,7 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     memory_mib = max(0, -(-int(fleet.arrays.free_memory[row]) >> 20))
     if cpu < request.cpu_milli:
         asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
-        text = str(Word.NEEDS_CPU(asked=asked, free=free, total=total))
+        text = str(Word.NEEDS_CPU(asked=asked, s="s" * (request.cpu_milli > 1000), free=free, total=total))
         yield Need("cpuMilli", request.cpu_milli, cpu, spec.cpu_milli, text, NeedKind.CPU)
     if memory_mib < request.memory_mib:
         asked, free, total = _gib(request.memory_mib, memory_mib, spec.memory_mib)

@@ -22,7 +22,6 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import unoffered_counts, unoffered_note
 from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
-from extender.explain.advice import doubts, misaligned_pod
 from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer
 from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.corrections import is_manifest, meant, nearest_name, written_as
@@ -37,6 +36,7 @@ from extender.explain.hints import (
     uncounted_resources,
 )
 from extender.explain.holders import holders_on
+from extender.explain.kubelet import doubts, misaligned_pod
 from extender.explain.needs import asked_text, asks, need_of
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of

@@ -188,7 +188,7 @@ class Word(Enum):
     NUMA_DOUBT = "NUMA is unknown: {why}"
 
     # What is missing on a node
-    NEEDS_CPU = "needs {asked} CPUs, {free} of {total} are free"
+    NEEDS_CPU = "needs {asked} CPU{s}, {free} of {total} are free"
     NEEDS_MEMORY = "needs {asked} GiB of memory, {free} of {total} are free"
     RUNS_PODS = "runs {pods} of at most {total} pods"
     LEFT = "{free} of {total} are free"

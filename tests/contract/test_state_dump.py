@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from extender.cli import main as cli
 from extender.cluster import factory
 from extender.cluster.policy_refresh import plan_now
 from extender.data import CLUSTER
+from extender.explain.answers import Explanation, Overview, plain
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
@@ -58,8 +61,13 @@ async def dumped(stowage: Stowage, path: Path) -> Path:
 POD = """
 kind: Pod
 metadata: {name: new, namespace: team}
-spec: {containers: [{resources: {limits: {cpu: 3, nvidia.com/gpu: %d}}}]}
+spec: {containers: [{name: main, resources: {limits: {cpu: 3, nvidia.com/gpu: %d}}}]}
 """
+
+
+def as_printed(kind: type, answer: object) -> Any:
+    """An answer of /debug, with the keys of the commands."""
+    return json.loads(to_json(plain(TypeAdapter(kind).validate_python(answer))))
 
 
 @pytest.mark.parametrize("gpus", [1, 3, 8, 9])
@@ -70,7 +78,7 @@ async def test_explain_from_the_dump_equals_explain_from_the_service(
     stowage = await start(*example(), **SETTINGS)
     await history(stowage)
     (tmp_path / "pod.yaml").write_text(POD % gpus)
-    live = (await stowage.http.post("/debug/explain", content=POD % gpus)).json()
+    live = as_printed(Explanation, (await stowage.http.post("/debug/explain", content=POD % gpus)).json())
     file = await dumped(stowage, tmp_path / "state.json")
     arguments = ["explain", str(tmp_path / "pod.yaml"), "--output", "json", "--snapshot"]
     assert await asyncio.to_thread(cli.main, [*arguments, str(file)]) == 0
@@ -88,7 +96,7 @@ async def test_top_and_replay_read_it(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stowage = await start(*example(), **SETTINGS)
-    live = (await stowage.http.get("/debug/overview")).json()["overview"]
+    live = as_printed(Overview, (await stowage.http.get("/debug/overview")).json()["overview"])
     file = str(await dumped(stowage, tmp_path / "state.json"))
     assert await asyncio.to_thread(cli.main, ["top", "-o", "json", "--snapshot", file]) == 0
     assert json.loads(capsys.readouterr().out) == live

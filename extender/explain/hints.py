@@ -454,25 +454,26 @@ def _unmet(state: State, asked: DeviceSubRequest, claim: str) -> Said | None:
     """What of a request no device meets, even if all are free: the class, a selector, or the number on one
     node; None if they meet it, or that is not known."""
     of_class = state.devices.classes[asked.device_class].selectors
-    texts, meter, most, is_shared = (*of_class, *asked.expressions), Meter(), 0, False
+    texts, meter, most = (*of_class, *asked.expressions), Meter(), 0
     failed: dict[int, list[Device]] = {}
     try:
         selectors = [compile_selector(text, meter) for text in texts]
         for node in state.nodes:
-            on_node, here = state.devices.on_node(node, state.nodes.labels_of(node)), 0
-            for pool, index in on_node.devices:
-                meter.spend()
-                passed = _passed(pool, index, selectors, len(of_class), meter)
-                failed.setdefault(passed, []).append(pool.devices[index])
-                here += passed == len(selectors)
-                is_shared |= pool.devices[index].allow_multiple_allocations
+            on_node = state.devices.on_node(node, state.nodes.labels_of(node))
+            passed = [_passed(*device, selectors, len(of_class), meter) for device in on_node.devices]
+            meter.spend(1 + len(passed))
+            here = passed.count(len(selectors))
+            is_shared = any(pool.devices[i].allow_multiple_allocations for pool, i in on_node.devices)
+            if here >= (asked.count or 1) or (here and is_shared) or on_node.has_incomplete_pool:
+                return None
             most = max(most, here)
+            for number, (pool, index) in zip(passed, on_node.devices, strict=True):
+                failed.setdefault(number, []).append(pool.devices[index])
     except Unsupported:
         return None
     first, name = max(failed, default=0), quoted(asked.device_class)
     if most:
-        too_many = asked.count is not None and asked.count > most and not is_shared
-        return Word.MORE_THAN_ANY(asked=asked.count, name=name, claim=claim, most=most) if too_many else None
+        return Word.MORE_THAN_ANY(asked=asked.count, name=name, claim=claim, most=most)
     if first < len(of_class) or not texts:
         return Word.NO_DEVICE_OF_CLASS(name=name, claim=claim) if failed else None
     devices, text = failed[first], texts[first]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         "gke-field-typo",
         "gke",
         ("'nodeSelectors' is no field of spec.template.spec (did you mean",),
-        ("It fits",),
+        ("It fits", "is allocated"),
     ),
     ("gke-field-elsewhere", "gke", ("is no field of spec: it belongs to the pod's spec",), ("It fits on",)),
     (
@@ -198,3 +199,17 @@ def test_the_answer_is_right(
         assert words in out, out
     for words in never:
         assert words not in out, out
+
+
+def test_it_is_not_said_that_no_node_has_the_devices_if_some_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = json.loads((FOLDER / "onprem.json").read_text(encoding="utf-8"))
+    slices = [item for item in cluster["items"] if item["kind"] == "ResourceSlice"]
+    slices[0]["spec"]["pool"]["resourceSliceCount"] = 2
+    snapshot = tmp_path / "cluster.json"
+    snapshot.write_text(json.dumps(cluster), encoding="utf-8")
+    assert main(["explain", "-f", str(FOLDER / "onprem-dra-count.yaml"), "--snapshot", str(snapshot)]) == 0
+    out = capsys.readouterr().out
+    assert "No node has 9" not in out, out
+    assert "unknown for 1" in out

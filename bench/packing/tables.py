@@ -12,6 +12,8 @@ from bench.packing.runs import Result
 Lines = list[list[str]]
 _BEGIN, _END = "<!-- packing table -->", "<!-- end of the packing table -->"
 
+TURNED_AWAY = "load at which 1 % of the requested GPUs is turned away, % of capacity"
+
 
 def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
     """A row for each trace and their mean, a column for each label, and the standard deviation of one label
@@ -37,7 +39,15 @@ def by_policy(results: Sequence[Result], traces: Sequence[str], gpus: int) -> Li
     means = {label: fmean(of_label.values()) for label, of_label in found.items()}
     knees = {label: [result.knee for result in results if result.task.label == label] for label in found}
     shown = [trace for trace in traces if all(trace in of_label for of_label in found.values())]
-    lines = [["policy", "GPUs allocated, %", "GPUs left idle", "demand at 1 % rejected, %", *shown]]
+    lines = [
+        [
+            "policy",
+            "GPUs allocated, %",
+            "GPUs left idle",
+            TURNED_AWAY,
+            *shown,
+        ]
+    ]
     for label in sorted(found, key=lambda label: -means[label]):
         left = f"{gpus * (1 - means[label] / 100):.0f}"
         knee = _mean(knees[label])

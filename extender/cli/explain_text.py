@@ -41,7 +41,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         return joined(piece for line in said for piece in wrapped(line, width))
     lines = [f"{explanation.pod} requests {explanation.asked or 'nothing'}"]
     if explanation.node:
-        lines += [f"It runs on {explanation.node}. For a copy of it:"]
+        lines += [f"Running on {explanation.node}. If it had to be placed again:"]
     if explanation.held:
         lines += [f"It cannot be scheduled yet: {explanation.held}. Once it is released:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
@@ -133,7 +133,7 @@ def _evictions(evictions: Evictions, width: int) -> list[str]:
         ]
         for acts in _WHO_EVICTS
     }
-    rest = "On other candidate nodes:" if evictions.best else "No eviction would make it fit:"
+    rest = "On other candidate nodes:" if evictions.best else "Preemption cannot help:"
     tables[rest] = _counts(evictions.elsewhere)
     tables["Pods on these nodes that cannot be evicted for it:"] = _counts(evictions.protected)
     return _sections(tables, width)

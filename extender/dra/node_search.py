@@ -38,7 +38,7 @@ class NoDevices(StrEnum):
     """Why kube-scheduler would allocate no devices on a node, whatever the claims request."""
 
     NOTHING_FITS = "the node has no devices that fit"
-    ELSEWHERE = "the devices of a claim of the pod are on other nodes"
+    ELSEWHERE = "the devices of one of the pod's claims are on other nodes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
         score=score,
         cost=float(evaluation.cost[index]),
         terms=terms,
-        why=_largest_term(terms),
+        why=_largest_term(terms, spot=bool(state.fleet.arrays.spot[row])),
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
         devices_unknown=shorten(forecast.problem),
@@ -64,11 +64,12 @@ def _nvlink(state: State, row: int, name: str) -> str:
     return str(said if sizes else Word.NO_NVLINK(source=sources.islands))
 
 
-def _largest_term(terms: dict[str, float]) -> str:
-    """The largest cost of a placement, in words; "" for none."""
+def _largest_term(terms: dict[str, float], *, spot: bool) -> str:
+    """The largest cost of a placement on a ``spot`` node, or another, in words; "" for none."""
     costs = {name: value for name, value in terms.items() if name in TERMS}
     largest = _largest(costs)
-    return TERMS[largest] if costs.get(largest, 0) > _NOTHING else str(Word.NO_COST()) * bool(costs)
+    said = "on demand" if largest == "spot" and not spot else largest
+    return TERMS[said] if costs.get(largest, 0) > _NOTHING else str(Word.NO_COST()) * bool(costs)
 
 
 def _largest(terms: dict[str, float]) -> str:

@@ -235,7 +235,7 @@ def _gang_fits(state: State, pod: Pod, request: Request) -> Iterator[Finding]:
     gang = state.gangs.gang_of(pod) if state.gang_check else None
     if gang and (missing := missing_members(state, pod)) > 1:
         fit = fit_at_once(state, pod, request, missing)
-        yield Finding(Word.GANG_FITS(missing=missing, fit=fit or "none", s="s" * (fit < 2)))
+        yield Finding(Word.GANG_FITS(missing=missing, fit=fit or "None", s="s" * (fit < 2)))
 
 
 def _held_by(state: State, found: Finding) -> Iterator[Finding]:

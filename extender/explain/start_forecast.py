@@ -185,8 +185,8 @@ class _Forecaster:
     def _arrivals(
         self, alike: Mapping[Hashable, Sequence[str]], starts: Mapping[str, Start]
     ) -> dict[Hashable, float]:
-        """How many pods of each of these kinds will come per second: as many as came of late, in a time as
-        long as until all that wait have started. Those of one second count as one: they are of one batch."""
+        """Expected arrivals per second of each kind: the rate over a window as long as the longest predicted
+        wait. Pods of one second are one batch, and count as one."""
         now, pods, lasts = self._now, self._state.pods, dict[Hashable, float]()
         for kind, uids in alike.items():
             last = float(np.median(np.max([starts[uid].times for uid in uids], axis=0)))

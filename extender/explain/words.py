@@ -24,13 +24,13 @@ class Word(Enum):
     UNKNOWN = "not known: {why}"
     NO_NODE = "there is no node"
     INVALID = "{problem}"
-    TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help"
+    TOO_LARGE = "No node is large enough, even when empty: waiting does not help"
     STARTING = "{nodes} that would accept it {are} starting"
     REFUSED = "{reason} ({nodes} of {every})"
     RULED_OUT = "{rule} ({nodes} of {every})"
-    AND_STILL = "{why}; and without that rule, {reason} ({nodes})"
+    AND_STILL = "{why}; without that rule: {reason} ({nodes})"
     NEAREST = "{node}: {needs}"
-    RESERVED = "waits for room on {node}"
+    RESERVED = "waiting for room on {node}"
     NEVER_TRIED = "kube-scheduler does not try it: {why}"
     ALSO_LACKS = "{why} ({lacks})"
 
@@ -64,11 +64,11 @@ class Word(Enum):
     OFFERED_INSTEAD = "Did you mean {near}?{offered}"
     NEEDS_PLUGIN = "It needs nodes with such devices and their device plugin.{offered}"
     OFFERED_PROFILE = "{divided}{offered}"
-    OFFERED = " Offered, with numbers of nodes: {names}."
+    OFFERED = " Offered (number of nodes): {names}."
     NO_MODEL_DIVIDES = "No GPU model of the nodes has this MIG profile."
     MODELS_DIVIDE = "{models} can be divided into it: see stowage plan mig."
     NOT_TOGETHER = "No node offers {names} together, and a pod runs on one node"
-    NUMBERS_OF_NODES = "Numbers of nodes: {names}."
+    NUMBERS_OF_NODES = "Nodes that offer each: {names}."
     NO_LABEL = "No node has a label {key}{meant}"
     NO_VALUE = "No node has the label {key}={values}{meant}"
     NODES_HAVE = "Nodes have {names}."
@@ -76,7 +76,7 @@ class Word(Enum):
     MODELS_ASKED = " ({key}: {value})"
     LAYOUT_UNREAD = "{name}: {problem}. GPUs are therefore chosen without the layout"
     NO_SHARED_NODE = "No node is reserved for shared GPUs: label nodes {label} (docs/bind.md)"
-    SYSTEM_NOWHERE = "It requests fractions of GPUs in the format of {system}, which runs on no node"
+    SYSTEM_NOWHERE = "It requests fractions of GPUs in the format of {system}, which no node runs"
     SHARED_WITH = "Nodes share GPUs with {systems}."
     NOTHING_SHARED = "No node here shares its GPUs."
     NO_DEVICE_CLASS = "No DeviceClass is known"
@@ -132,7 +132,8 @@ class Word(Enum):
     REJECTED_EXCERPT = "The API server rejects the manifest as it is written here: {why}"
     ADDED = "On creation, the API server adds {what}"
     SHARE_INSTEAD = (
-        "On {node} it is allocated {share}; whole GPUs are free elsewhere. For a whole GPU set {annotation}"
+        "On {node} it gets {share}, although whole GPUs are free elsewhere. To require a whole GPU, set "
+        "{annotation}"
     )
     A_FRACTION = "a fraction of a GPU"
     NUMA_UNKNOWN = "NUMA is unknown on {nodes}, where kubelet may reject the pod: {why}"
@@ -140,19 +141,19 @@ class Word(Enum):
     UNLISTED = "{text}"
     HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
     HELD_BY = "The GPUs of {node} are held by {pods}"
-    FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"
+    FIT_AT_ONCE = "{fit} of the {copies} pods of its workload fit at the same time"
     FIT_AT_MOST = (
-        "Of the {copies} such pods of its workload at most {fit} fit at once: their topology spread is not "
-        "checked"
+        "At most {fit} of the {copies} pods of its workload fit at the same time; their topology spread "
+        "constraints are not checked"
     )
-    TOGETHER_NOW = "The {pods} pods that must start together fit now"
-    TOGETHER_LATER = "The {pods} pods that must start together fit only once pods have ended or were evicted"
+    TOGETHER_NOW = "All {pods} pods that must start together fit now"
+    TOGETHER_LATER = "The {pods} pods that must start together fit only after other pods end or are evicted"
     MISALIGNED = (
         "Kubelet on {node} rejected it with TopologyAffinityError: its NUMA policy could not align the free "
-        "resources. {why}. Kubelet does not retry it; below is the result for a copy"
+        "resources. {why}. Kubelet does not retry it; what follows is for a new pod like it"
     )
     NO_TOPOLOGY = "The cluster has no NodeResourceTopology, so Stowage does not see NUMA nodes (docs/numa.md)"
-    STILL_MISALIGNED = "The node could not align it now either{free}"
+    STILL_MISALIGNED = "The node still could not align it{free}"
     ALIGNED_NOW = "The node could align it now: its report has changed, or was late"
     FREE_BY_NUMA = ": free by NUMA node {free}"
     SUSPENDED = "its workload is suspended ({gate})"
@@ -168,17 +169,17 @@ class Word(Enum):
     GANG = "It belongs to the gang {gang}: {running} of {members} members run{more}"
     GANG_SUCCEEDED = ", {count} more succeeded"
     GANG_MINIMUM = ", {count} must"
-    GANG_ANY = ", any number may"
-    GANG_UNCOUNTED = "; they start one by one, because {source}, which says how many, is not seen"
+    GANG_ANY = ", no minimum"
+    GANG_UNCOUNTED = "; they start one by one, because {source}, which holds their number, is unknown"
     GANG_GATED = "; {count} held by scheduling gates"
     GANG_TOO_FEW = ", so the minimum cannot run yet"
     GANG_NOTE = "; {note}"
 
-    GANG_FITS = "Of the {missing} pods that must start together {fit} fit{s} now"
+    GANG_FITS = "{fit} of the {missing} pods that must start together fit{s} now"
 
     # Why a node does not take the pod
     NO_DEVICES = "node does not have the devices that the pod's claims request"
-    CLAIM_ELSEWHERE = "the devices of a claim of the pod are on other nodes"
+    CLAIM_ELSEWHERE = "the devices of one of the pod's claims are on other nodes"
     BY_CLAIMS = "{why}"
     LACKS = "{reason}"
     RULE = "{rule}"
@@ -199,7 +200,7 @@ class Word(Enum):
     LARGEST_HERE = "the largest here has {size}"
     SIZE_UNKNOWN = "their size here is unknown"
     NEEDS_PEERS = "needs {asked} NVLink peers, {peers} of its {free} free GPUs are"
-    NEEDS_SURE_PEERS = "needs {asked} NVLink peers, {peers} of its {free} free GPUs are sure to be"
+    NEEDS_SURE_PEERS = "needs {asked} NVLink peers, only {peers} of its {free} free GPUs are certain to be"
     NEEDS_SEPARATE = "needs {asked} different GPUs, would get {given}"
     NEEDS_LARGER = "needs a GPU with {asked}, the largest GPU has {largest}"
     NEEDS_GPUS = "needs {asked} GPUs{size}, {enough} of {gpus} have that"
@@ -220,32 +221,32 @@ class Word(Enum):
     OF_GPU = "{parts} of 1 GPU"
     OF_EACH = "{parts} of each of {gpus}"
     MODELS = "models {names}"
-    GIB_EACH = "{count} GiB on each GPU at least"
+    GIB_EACH = "at least {count} GiB on each GPU"
     ONLY_WHOLE = "only whole GPUs"
     ISLAND = "NVLink island required"
 
     # Fixes of the pod
     WRITE = "write {line}"
-    LEAVE_OUT = "leave out {what}"
+    LEAVE_OUT = "remove {what}"
     WHOLE_GPUS = "write {line} for whole GPUs, without {parts}"
     TOLERATE = "write tolerations: [{tolerations}]{by_plugin}"
     BY_PLUGIN = " (the API server would add it with the admission plugin {plugin})"
     TOLERATE_MANY = "tolerate its {count} taints, as kubectl describe node {node} has them"
-    LEAVE_OUT_RUNTIME = "leave out runtimeClassName: {name}, or label nodes that have its runtime"
-    LEAVE_OUT_LABELS = "leave out {labels} of spec.nodeSelector"
+    LEAVE_OUT_RUNTIME = "remove runtimeClassName: {name}, or label nodes that have its runtime"
+    LEAVE_OUT_LABELS = "remove {labels} from spec.nodeSelector"
     CHANGE_AFFINITY = "change spec.affinity.nodeAffinity{asked}"
     REPLACE_AFFINITY = (
         'write matchExpressions: [{{key: {key}, operator: In, values: ["{value}"]}}] in place of {asked} in '
         "spec.affinity.nodeAffinity"
     )
-    LEAVE_OUT_AFFINITY = "leave out {asked} of spec.affinity.nodeAffinity"
-    REQUEST_LESS = "request at most {amounts} per pod, as {node} has{now}"
+    LEAVE_OUT_AFFINITY = "remove {asked} from spec.affinity.nodeAffinity"
+    REQUEST_LESS = "request at most {amounts} per pod: {node} has no more{now}"
     FREE_NOW = "; {amounts} are free now"
-    OTHER_MEMBER = "change {pod} of its gang first: no node accepts it, even without other pods"
+    OTHER_MEMBER = "change {pod} of its gang first: no node accepts it, even when empty"
     SIZE_OF_GPU = "{size} of a GPU's memory"
     SIZE_OF = "{size} of {what}"
     MIB_IN = "{count}Mi in {annotation}"
-    NOT_REPORTED = "leave out its request for {what}: {node} reports none"
+    NOT_REPORTED = "remove its request for {what}: {node} reports none"
     SMALLER_GANG = (
         "make the gang smaller or add nodes: not all members that must run together fit on empty nodes"
     )
@@ -259,20 +260,20 @@ class Word(Enum):
         "has failed for long enough (its Workload: status.unhealthyNodes)"
     )
     SEE_TAINT = "see why it has this taint: kubectl describe node {node}"
-    WAIT_START = "wait: {node} starts, and then loses the taint {keys}"
+    WAIT_START = "wait: {node} is starting and will lose the taint {keys}"
     WAIT_ENDING = "wait: {pods} on {node} {are} terminating and free{s} enough room"
-    WAIT_EVICTION = "wait: {actor} evicts {pods} for it"
+    WAIT_EVICTION = "wait: {actor} will evict {pods}"
     EVICT = "evict {pods}{by}"
-    BY_EVICTOR = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
+    BY_EVICTOR = ", or set evictor: on (kube-scheduler cannot evict a gang that spans nodes)"
     ON_NODE = "{pods} on {node}"
     WAIT_END = "wait until {pods} on {node} end{s}: that frees enough room"
     ROLLOUT = (
-        "{pods} on {node}: runs until this pod, which replaces it, is ready: set maxSurge: 0 or strategy "
-        "Recreate, or add room for one more pod"
+        "{pods} on {node} keeps running until this pod, its replacement, is ready: set maxSurge: 0 or "
+        "strategy Recreate, or add room for one more pod"
     )
     ROLLOUT_OF_RAY = (
-        "{pods} on {node}: runs until the RayCluster that replaces its own is ready: add room for one more "
-        "RayCluster, or set the RayService's upgradeStrategy to type: None and delete the old one"
+        "{pods} on {node} keeps running until the RayCluster that replaces its own is ready: add room for one "
+        "more RayCluster, or set the RayService's upgradeStrategy to type: None and delete the old one"
     )
     DAEMONSETS_HOLD = (
         "lower the requests of DaemonSets and static pods on {node}, which hold {amount}: {pods}"
@@ -282,13 +283,13 @@ class Word(Enum):
     MOVES_BY_EVICTOR = (
         "wait: the evictor moves other pods once this one has been pending long enough: {moves}"
     )
-    LET_MOVE = "let the evictor move others (evictor: on, consolidation: on): {moves}"
+    LET_MOVE = "let the evictor move other pods (evictor: on, consolidation: on): {moves}"
     ADD_NODE = "add a node like {node}{type}: stowage plan change --add 1x{node}"
     ADD_NODES = "add {count} nodes like {node}{type}: stowage plan change --add {count}x{node}"
     OF_TYPE = " ({type})"
-    WAIT_LAYOUT = "wait: the evictor changes MIG layouts once waiting has cost as much: {change}"
+    WAIT_LAYOUT = "wait: the evictor changes the MIG layout once waiting costs more than the change: {change}"
     GIVE_LAYOUT = (
-        "give {node}, which nobody uses, MIG layout {layout}: kubectl label node {node} "
+        "give the idle node {node} the MIG layout {layout}: kubectl label node {node} "
         "{label}={layout} --overwrite (or let the evictor: mig_layouts: on)"
     )
     ADVICE = "{advice}"
@@ -300,9 +301,9 @@ class Word(Enum):
 
     # How fixes go on
     ACCEPTS = ": {nodes} would accept {what}{given}"
-    ACCEPTS_FULL = ": {nodes} could accept {what}, and {are} full now{given}"
-    ACCEPTS_PERHAPS = ": {nodes} may accept {what}: this is unknown, because {doubt}{given}"
-    ALLOWED_FIT = ": {nodes} allowed by its rules would fit"
+    ACCEPTS_FULL = ": {nodes} could accept {what} but {are} full now{given}"
+    ACCEPTS_PERHAPS = ": {nodes} may accept {what} (unknown: {doubt}){given}"
+    ALLOWED_FIT = ": it would fit on {nodes} that its rules allow"
     IT = "it"
     WHOLE_GANG = "the whole gang"
     GIVEN = "{count} of {total} {kind} of {gpus} {model}{where}"
@@ -317,7 +318,7 @@ class Word(Enum):
     NEXT = "then {fix}"
 
     # When it starts
-    NEVER_STARTS = "It is not expected to start: no predictable end of a pod makes room for it."
+    NEVER_STARTS = "No start can be predicted: no pod with a known end makes room for it."
     STARTS = "It is likely to start within {half} (50 %), {most} (90 %){once}."
     WITHIN = "within {span}"
     AT_SOME_TIME = "at an unknown time"
@@ -328,11 +329,11 @@ class Word(Enum):
     # Why one node is better than another
     ONLY_NODE = "the only node that fits"
     AS_GOOD = "as good as {node}"
-    MORE_ROOM = "leaves {gpus} more GPUs for expected pods than {node}"
-    LESS_ROOM = "leaves {gpus} GPUs less for expected pods than {node}"
+    MORE_ROOM = "leaves {gpus} GPU more room for typical pods than {node}"
+    LESS_ROOM = "costs {gpus} GPU more room for typical pods than {node}"
     FILLS = "fills {node}"
-    TAKES_USED = "takes GPU{s} that others use already"
-    KEEPS_MODEL = "keeps the {better} of {node}, worth more than its {model}"
+    TAKES_USED = "uses GPU{s} that other pods already share"
+    KEEPS_MODEL = "saves the {better} of {node}, which is worth more than its own {model}"
     KEEPS_NODE = "keeps {node} whole"
     KEEPS_NODES = "keeps {count} idle nodes whole"
     LEAVES_MIG = "leaves {count} x {profile} free on {node}"
@@ -340,7 +341,7 @@ class Word(Enum):
     BREAKS_IDLE = "breaks up an idle node"
     SPLITS = "splits {count} free GPUs that would stay together"
     TAKES_MODEL = "takes a more valuable {model}"
-    NO_COST = "uses no room that other pods are expected to need"
+    NO_COST = "costs no room that typical pods need"
     NVLINK_UNKNOWN = "NVLink islands unknown"
     NVLINK = "NVLink islands of {sizes} GPUs ({source})"
     NO_NVLINK = "no NVLink ({source})"
@@ -365,17 +366,18 @@ class Said(NamedTuple):
 
 
 TERMS: Mapping[str, str] = {
-    "slots": "uses room that other pods are expected to need",
+    "slots": "uses room that typical pods need",
     "fill": "leaves a fraction of a GPU that is hard to use",
     "stranding": "leaves free GPUs without enough CPU for them",
-    "unusable GPU": "leaves fractions of GPUs that no expected pod can use",
+    "unusable GPU": "leaves fractions of GPUs that no typical pod can use",
     "domains": "breaks into a network domain that is mostly idle",
-    "end": "would be busy for longer because of the pod",
-    "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
+    "end": "would stay busy longer because of the pod",
+    "islands": "splits an NVLink island that typical pods need, or gives the pod no NVLink peers",
     "device": "allocates more of a GPU, or a more valuable one, than other nodes would",
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
     "claims": "splits devices that other claims may need whole",
-    "spot": "is a spot node although the pod prefers others, or vice versa",
+    "spot": "spot node; the pod did not ask for one",
+    "on demand": "on-demand node; the pod could run on spot",
     "NUMA": "spreads the pod over more NUMA nodes than it needs",
     "less wanted": "allocates devices that the claims list as an alternative",
     "parts of one GPU": "allocates several replicas or instances of the same GPU to a container",

@@ -36,7 +36,7 @@ class Reason(IntEnum):
     NO_FREE_CPU = 12, "not enough free CPU", True
     NO_FREE_MEMORY = 13, "not enough free memory", True
     OLD_DRIVER = 14, "CUDA driver too old or unknown"
-    TOO_MANY_REPLICAS = 15, "node allows a container fewer replicas of a shared GPU than requested"
+    TOO_MANY_REPLICAS = 15, "shared GPU: more slices per container requested than the node allows"
     PLUGIN_BUSY = 16, "device plugin is busy starting another pod"
     NO_FREE_PEERS = 17, "no NVLink island has enough free GPUs", True
     NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"

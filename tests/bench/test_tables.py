@@ -35,7 +35,13 @@ def test_a_line_for_each_trace_and_their_mean() -> None:
 
 def test_a_line_for_each_policy_best_first() -> None:
     assert tables.by_policy(RESULTS, ["two", "three"], gpus=200) == [
-        ["policy", "GPUs allocated, %", "GPUs left idle", "demand at 1 % rejected, %", "two"],
+        [
+            "policy",
+            "GPUs allocated, %",
+            "GPUs left idle",
+            tables.TURNED_AWAY,
+            "two",
+        ],
         ["ours", "85.50", "29", "87.50", "80.00"],
         ["theirs", "82.50", "35", "", "70.00"],
     ]

@@ -156,7 +156,7 @@ def test_a_waiting_pod_says_why_and_what_would_help(page: Page, fleet_url: str) 
     open_page(page, fleet_url)
     waiting = text(page, "#panel")
     assert "16 nvidia.com/gpu" in waiting  # as explain says it
-    assert "request at most 192 CPUs per pod, as h100-006 has" in waiting
+    assert "request at most 192 CPUs per pod: h100-006 has no more" in waiting
     page.run(
         "[...document.querySelectorAll('.wait button')].find((b) => b.textContent.includes('wide')).click()"
     )

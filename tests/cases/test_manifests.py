@@ -15,7 +15,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     (
         "gke-jobset-2x8",
         "gke",
-        ("Of the 2 pods that must start together 1 fits now", "inference/vllm-7f6d-0aaaa", "add a node like"),
+        ("1 of the 2 pods that must start together fits now", "inference/vllm-7f6d-0aaaa", "add a node like"),
         ("nvidia-b200", "the whole gang"),
     ),
     ("gke-typo-accel", "gke", ("(did you mean nvidia-h100-80gb?)",), ()),
@@ -25,7 +25,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         "eks-lws",
         "eks",
         (
-            "2 pods that must start together none fits now",
+            "None of the 2 pods that must start together fits now",
             "wait until jupyter/jupyter-bob",
             "add 2 nodes like",
         ),
@@ -34,7 +34,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     (
         "eks-lws",
         "eks-plus1",
-        ("Of the 2 pods that must start together 1 fits now", "add a node like", "(p5.48xlarge)"),
+        ("1 of the 2 pods that must start together fits now", "add a node like", "(p5.48xlarge)"),
         ("add 2 nodes",),
     ),
     (
@@ -68,7 +68,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("unknown for 12", "unknown field deviceClassName"),
         ("It fits on 12",),
     ),
-    ("onprem-dra-replicas", "onprem", ("Of the 3 such pods of its workload 2 fit at once",), ()),
+    ("onprem-dra-replicas", "onprem", ("2 of the 3 pods of its workload fit at the same time",), ()),
     (
         "aks-launcher-kept-out",
         "aks",
@@ -85,7 +85,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         "onprem-hami-resource-typo",
         "onprem",
         ("Did you mean nvidia.com/gpumem-percentage?", 'limits: {nvidia.com/gpumem-percentage: "50"}'),
-        ("leave out",),
+        ("remove",),
     ),
     (
         "onprem-quota-of-the-file",
@@ -108,7 +108,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ),
         (),
     ),
-    ("onprem-node-name", "onprem", ("leave out spec.nodeName",), ("wait until",)),
+    ("onprem-node-name", "onprem", ("remove spec.nodeName",), ("wait until",)),
     (
         "onprem-shared-gpus-by-another-name",
         "onprem",
@@ -118,8 +118,8 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ),
         (),
     ),
-    ("onprem-spread", "onprem", ("topology spread is not checked", "at most 4 fit"), ()),
-    ("onprem-anti", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
+    ("onprem-spread", "onprem", ("topology spread constraints are not checked", "At most 4 of"), ()),
+    ("onprem-anti", "onprem", ("5 of the 8 pods of its workload fit at the same time",), ()),
     (
         "onprem-yaml-typo-key",
         "onprem",
@@ -129,7 +129,7 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     (
         "gke-jobset-b200",
         "gke",
-        ("Of the 2 pods that must start together 1 fits now", "(a4-highgpu-8g)"),
+        ("1 of the 2 pods that must start together fits now", "(a4-highgpu-8g)"),
         ("nvidia-h100", "the whole gang"),
     ),
     ("gkene-noexec", "gke-noexec", ("It fits on none of 20 nodes", "nvidia.com/gpu=present:NoExecute"), ()),
@@ -139,8 +139,8 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("'data-kin' in the namespace team-b (did you mean data-kim?)", "write claimName: data-kim"),
         (),
     ),
-    ("onprem-hostport", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
-    ("onprem-hostnetwork", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
+    ("onprem-hostport", "onprem", ("5 of the 8 pods of its workload fit at the same time",), ()),
+    ("onprem-hostnetwork", "onprem", ("5 of the 8 pods of its workload fit at the same time",), ()),
     (
         "onprem-affinity-typo-op",
         "onprem",

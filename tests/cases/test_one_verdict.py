@@ -162,7 +162,7 @@ def check(state: State, settings: Settings, pod: Pod):
     others = sum(found.unknown.values()) + sum(found.passed_over.values())
     assert found.fits + sum(refusal.nodes for refusal in found.refusals) + others == len(state.nodes)
     line = waiting_line(state, pod)
-    says_so = line.why.startswith((f"fits on {many(found.fits, 'node')}", "waits for room on "))
+    says_so = line.why.startswith((f"fits on {many(found.fits, 'node')}", "waiting for room on "))
     never = found.verdict.why.startswith("There is no") or "does not exist" in found.verdict.why
     assert bool(found.fits) == says_so or never or pod.nominated_node, line
     assert waiting_line(state, pod, asyncio.run(candidates_of(state, pod))) == line

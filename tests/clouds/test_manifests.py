@@ -21,31 +21,31 @@ WITHOUT_GPU = dict.fromkeys(TAINT, 4)
 NONE = dict.fromkeys(TAINT, 0)
 # Of each manifest the pods, on how many nodes each fits, and words of verdict, ways out and notes.
 RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
-    "vllm-stack": [("vllm-llama3", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "vllm-stack": [("vllm-llama3", ANY_GPU, (ADDED, "2 of the 2 pods of its workload fit at the same time"))],
     "vllm-tensor-parallel": [("vllm-70b", WHOLE_NODES, (ADDED, "not checked: volumes"))],
     "nim-pod": [("nim-llm", ANY_GPU, (ADDED,))],
     "nim-service": [("meta-llama3", ANY_GPU, (ADDED,))],
-    "dynamo": [("disagg", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
-    "dynamo-multinode": [("large", WHOLE_NODES, (ADDED, "Of the 4 such pods of its workload 4 fit at once"))],
-    "vllm-runtime": [("vllm", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "dynamo": [("disagg", ANY_GPU, (ADDED, "2 of the 2 pods of its workload fit at the same time"))],
+    "dynamo-multinode": [("large", WHOLE_NODES, (ADDED, "4 of the 4 pods of its workload fit"))],
+    "vllm-runtime": [("vllm", ANY_GPU, (ADDED, "2 of the 2 pods of its workload fit at the same time"))],
     "kserve": [("qwen", ANY_GPU, (ADDED,))],
     "kserve-multinode": [("deepseek", WHOLE_NODES, (ADDED,)), ("deepseek-worker", WHOLE_NODES, (ADDED,))],
     "ray-cluster": [
         ("ray-head", WITHOUT_GPU, ("It requests no GPU",)),
-        ("ray-gpu", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now")),
+        ("ray-gpu", WHOLE_NODES, (ADDED, "All 2 pods that must start together fit now")),
     ],
     "ray-service": [("serve-head", WITHOUT_GPU, ()), ("serve-l4", ANY_GPU, (ADDED,))],
-    "train-job": [("torch", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
+    "train-job": [("torch", WHOLE_NODES, (ADDED, "All 2 pods that must start together fit now"))],
     "pytorch-job": [("ddp-Master", WHOLE_NODES, (ADDED,)), ("ddp-Worker", WHOLE_NODES, (ADDED,))],
-    "lws": [("deepseek-r1", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
-    "jobset": [("pretrain", WHOLE_NODES, (ADDED, "The 8 pods that must start together fit only once pods"))],
+    "lws": [("deepseek-r1", WHOLE_NODES, (ADDED, "All 2 pods that must start together fit now"))],
+    "jobset": [("pretrain", WHOLE_NODES, (ADDED, "The 8 pods that must start together fit only after"))],
     "jupyterhub": [("jupyter-ada", ANY_GPU, (ADDED,))],
     "slurm-bridge": [("bridged", ANY_GPU, (ADDED, "'slurm-bridge-scheduler'. Is that scheduler installed?"))],
     "argo": [("gpu-step-", ANY_GPU, (ADDED,))],
     "triton": [("triton", NONE, ("No node has", "nvidia.com/gpu.product", "MIG instances of one A100"))],
     "mpi": [
         ("nccl-Launcher", WITHOUT_GPU, ("It requests no GPU",)),
-        ("nccl-Worker", WHOLE_NODES, (ADDED, "The 3 pods that must start together fit now")),
+        ("nccl-Worker", WHOLE_NODES, (ADDED, "All 3 pods that must start together fit now")),
     ],
     # Nothing adds a toleration for devices of claims.
     "dra-template": [

@@ -109,10 +109,10 @@ def test_workloads_and_several_pods(case: Case) -> None:
     [
         (
             "nvida.com/gpu",
-            " Did you mean nvidia.com/gpu? Offered, with numbers of nodes: nvidia.com/gpu (29), ",
+            " Did you mean nvidia.com/gpu? Offered (number of nodes): nvidia.com/gpu (29), ",
         ),
         ("nvidia.com/mig-1g.5g", " Did you mean nvidia.com/mig-1g.10gb?"),
-        ("example.com/fpga", " It needs nodes with such devices and their device plugin. Offered, "),
+        ("example.com/fpga", " It needs nodes with such devices and their device plugin. Offered "),
     ],
 )
 def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> None:
@@ -150,7 +150,7 @@ def test_the_nodes_by_name(case: Case) -> None:
 
 def test_tables_fit_100_columns_unless_wide(case: Case) -> None:
     for output, fits in (("text", True), ("wide", False)):
-        out = case.explain("nvidia.com/gpu: 17", "--example", "-o", output)
+        out = case.explain("nvidia.com/gpu: 17, cpu: 500, memory: 9Ti", "--example", "-o", output)
         assert (max(map(len, out.splitlines())) <= 100) is fits
 
 
@@ -163,7 +163,7 @@ def test_a_selector_that_matches_no_node(case: Case) -> None:
 def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
     cluster = str(tmp_path / "cluster.json")
     Path(cluster).write_text(json.dumps({"kind": "List", "items": [NODE, RUNNING]}))
-    assert "\nIt runs on n. For a copy of it:\n" in case.output("runs", "--snapshot", cluster)
+    assert "\nRunning on n. If it had to be placed again:\n" in case.output("runs", "--snapshot", cluster)
     assert "did you mean team/runs?" in case.error("team/run", "--snapshot", cluster)
 
 
@@ -185,4 +185,4 @@ def test_the_default_scheduler_is_mentioned(case: Case) -> None:
 
 def test_what_to_do_next(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 9")
-    assert "What would help:\n  request at most 8 nvidia.com/gpu per pod, as h100-04 has\n" in out
+    assert "What would help:\n  request at most 8 nvidia.com/gpu per pod: h100-04 has no more\n" in out

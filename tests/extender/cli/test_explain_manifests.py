@@ -63,10 +63,10 @@ def annotated(name: str, text: str) -> str:
         (pod("cpu: 1", requests=GPU), [f"{REFUSED}nvidia.com/gpu has a request but no limit"]),
         (pod("nvidia.com/gpu: 2", requests=GPU), ["the request of nvidia.com/gpu is '1', its limit '2'"]),
         (pod('nvidia.com/gpu: "1"'), [FITS]),
-        (pod("nvidia.com/gpu: 17"), ["No node is large enough for it", "needs 17 nvidia.com/gpu, 8 of 8"]),
+        (pod("nvidia.com/gpu: 17"), ["No node is large enough", "needs 17 nvidia.com/gpu, 8 of 8"]),
         (
             pod("nvidia.com/gpu: 1, cpu: 500"),
-            ["No node is large enough for it", "needs 500 CPUs, 254 of 254 are free"],
+            ["No node is large enough", "needs 500 CPUs, 254 of 254 are free"],
         ),
         (pod(f"{GPU}, memory: 16m"), ["memory: '16m' is less than a MiB. For 16 MiB write 16Mi.", FITS]),
         (pod("cpu: 1"), ["\nIt requests no GPU.\n", ANYWHERE]),
@@ -95,7 +95,7 @@ def annotated(name: str, text: str) -> str:
                 ANYWHERE,
             ],
         ),
-        (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the format of HAMi, which runs on no node.", NONE]),
+        (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the format of HAMi, which no node runs.", NONE]),
         (
             pod("aliyun.com/gpu-mem: 3"),
             ["requests 3 aliyun.com/gpu-mem of 1 GPU\n", "in the format of gpushare", NONE],
@@ -140,7 +140,7 @@ def annotated(name: str, text: str) -> str:
         ),
         (
             pod(spec=", nodeName: h100-99"),
-            [f"{NONE}. Its manifest sets nodeName", "and there is no such node", "leave out spec.nodeName"],
+            [f"{NONE}. Its manifest sets nodeName", "and there is no such node", "remove spec.nodeName"],
         ),
         # What is not checked or not known yet
         (

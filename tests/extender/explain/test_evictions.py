@@ -72,7 +72,7 @@ def test_only_the_evictor_takes_a_gang_on_several_nodes():
     best = found.evictions.best[0]
     assert (best.acts, best.node, best.victims) == ("evictor", "a", ("default/w-a",))
     assert best.other_nodes == ("default/w-b on b",)
-    assert "set evictor: on: kube-scheduler evicts no gang" in " ".join(found.verdict.ways)
+    assert "set evictor: on (kube-scheduler cannot evict a gang" in " ".join(found.verdict.ways)
     assert "default/w-a, default/w-b on b" in render(found)
 
 
@@ -151,7 +151,7 @@ def test_the_text_says_whether_the_evictor_acts(evictor, said):
 
 def test_the_text_says_where_no_eviction_helps(cluster):
     told = render(explain(cluster, high(2, priority=-1), now=NOW))
-    assert f"No eviction would make it fit:\n  4  {Word.NOT_ENOUGH()!s}\n" in told
+    assert f"Preemption cannot help:\n  4  {Word.NOT_ENOUGH()!s}\n" in told
     assert "Pods on these nodes that cannot be evicted for it:\n  5  not of lower priority" in told
 
 

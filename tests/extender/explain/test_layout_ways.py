@@ -36,12 +36,12 @@ def ways(*pods: object, mode: str = "off") -> tuple[str, ...]:
 
 def test_a_node_that_nobody_uses_could_turn_back() -> None:
     paste = "kubectl label node a nvidia.com/mig.config=all-disabled --overwrite"
-    assert ways()[0].startswith(f"give a, which nobody uses, MIG layout all-disabled: {paste}")
+    assert ways()[0].startswith(f"give the idle node a the MIG layout all-disabled: {paste}")
 
 
 def test_the_evictor_does_it() -> None:
     (first, *_) = ways(mode="on")
-    assert first.startswith("wait: the evictor changes MIG layouts once waiting has cost as much")
+    assert first.startswith("wait: the evictor changes the MIG layout once waiting costs more")
     assert "MIG layout all-disabled instead of all-1g.10gb on node a would make room for default/p" in first
 
 

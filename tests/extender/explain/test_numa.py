@@ -105,7 +105,7 @@ def test_a_refused_node_shows_what_is_free_on_each_numa_node() -> None:
     [
         ((), "the cluster has no NodeResourceTopology"),
         ((report("other", 4, 4),), "The node has no NodeResourceTopology"),
-        ((report("n", 2, 2),), f"could not align it now either: free by NUMA node 2 + 2 {GPU}"),
+        ((report("n", 2, 2),), f"still could not align it: free by NUMA node 2 + 2 {GPU}"),
         ((report("n", 4, 2),), "could align it now"),
     ],
 )

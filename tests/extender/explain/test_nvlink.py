@@ -49,7 +49,7 @@ def test_what_a_device_plugin_lacks():
     (refusal,) = explanation.refusals
     assert (refusal.reason, refusal.eviction_helps) == (Reason.NO_FREE_PEERS.text, True)
     (need,) = refusal.lacks
-    assert need.text == "needs 2 NVLink peers, 1 of its 2 free GPUs are sure to be"
+    assert need.text == "needs 2 NVLink peers, only 1 of its 2 free GPUs are certain to be"
     assert need.text in render(explanation)
 
 

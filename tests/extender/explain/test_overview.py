@@ -93,7 +93,7 @@ def test_the_most_urgent_waiting_pods_come_first_with_the_reason() -> None:
 
 def test_a_nominated_pod_waits_for_its_room() -> None:
     pods = [make_pod("victim", 8, node_name="a"), make_pod("new", 8, nominated_node="a", priority=1)]
-    assert waiting(*pods) == [("default/new", "waits for room on a")]
+    assert waiting(*pods) == [("default/new", "waiting for room on a")]
 
 
 def test_how_many_more_wait() -> None:

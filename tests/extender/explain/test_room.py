@@ -55,8 +55,8 @@ def test_pods_to_move() -> None:
 
 @pytest.mark.parametrize(("evictor", "mode", "says"), [
     ("on", "on", "wait: the evictor moves other pods once this one has been pending long enough: 1 move"),
-    ("on", "recommend", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
-    ("recommend", "on", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
+    ("on", "recommend", "let the evictor move other pods (evictor: on, consolidation: on): 1 move"),
+    ("recommend", "on", "let the evictor move other pods (evictor: on, consolidation: on): 1 move"),
     ("on", "off", "1 move"),
 ])  # fmt: skip
 @pytest.mark.parametrize("restartable", [True, False])

@@ -171,7 +171,7 @@ def test_services_end_by_nobodys_forecast(service):
     cluster.runs("api", is_service=service)
     found = cluster.forecast(cluster.waits("next"))
     assert (found.half is None) is service
-    assert ("not expected to start" in found.text(cluster.now)) is service
+    assert ("No start can be predicted" in found.text(cluster.now)) is service
 
 
 def test_without_any_history_nothing_is_promised():

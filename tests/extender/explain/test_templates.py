@@ -52,13 +52,13 @@ def test_a_gang_of_one_manifest_fits_as_a_whole_or_not_at_all(manifest: str) -> 
         assert "0 of 2 members run, 2 must" in one.gang
     for one in answers(manifest, "ab"):
         assert one.fits == 2
-        assert one.hints[0] == "The 2 pods that must start together fit now."
+        assert one.hints[0] == "All 2 pods that must start together fit now."
 
 
 def test_of_copies_that_are_no_gang_it_is_said_how_many_fit() -> None:
     manifest = f"kind: Deployment\nmetadata: {{name: web}}\nspec: {{replicas: 3, template: {{{SPEC}}}}}"
     (found,) = answers(manifest, "ab")
-    assert found.hints[0] == "Of the 3 such pods of its workload 2 fit at once."
+    assert found.hints[0] == "2 of the 3 pods of its workload fit at the same time."
 
 
 @pytest.mark.parametrize(

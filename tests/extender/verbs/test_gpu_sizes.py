@@ -221,7 +221,7 @@ def test_explain_says_which_memory_is_there():
     )
     text = render(explain(state_with(UNKNOWN), says("40Gi")))
     assert "their size here is unknown" in text
-    assert "40 GiB on each GPU at least" in render(explain(state, says("40Gi")))
+    assert "at least 40 GiB on each GPU" in render(explain(state, says("40Gi")))
     assert "'40' is in bytes. For 40 GiB write 40Gi." in render(explain(state, says("40")))
 
 

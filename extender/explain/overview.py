@@ -139,7 +139,7 @@ def waiting_line(
     if pod.gates:
         held = Word.HELD(held=explanation.held, why=verdict.why)
         verdict = replace(verdict, why=str(held), kind=held.word.name)
-    if pod.nominated_node and not explanation.error:
+    elif pod.nominated_node and not explanation.error:
         why = Word.RESERVED(node=pod.nominated_node)
         verdict = Verdict(str(why), kind=why.word.name)
     elif explanation.held and not pod.gates:

@@ -272,8 +272,8 @@ class Word(Enum):
         "strategy Recreate, or add room for one more pod"
     )
     ROLLOUT_OF_RAY = (
-        "{pods} on {node} keeps running until the RayCluster that replaces its own is ready: add room for one "
-        "more RayCluster, or set the RayService's upgradeStrategy to type: None and delete the old one"
+        "{pods} on {node} keeps running until the RayCluster that replaces its own is ready: add room for "
+        "one more RayCluster, or set the RayService's upgradeStrategy to type: None and delete the old one"
     )
     DAEMONSETS_HOLD = (
         "lower the requests of DaemonSets and static pods on {node}, which hold {amount}: {pods}"

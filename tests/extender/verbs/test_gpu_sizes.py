@@ -226,10 +226,8 @@ def test_explain_says_which_memory_is_there():
 
 
 def test_explain_warns_where_a_part_is_given_and_whole_gpus_are_free():
-    warning = (
-        "it is allocated 1 of 16 replicas of 4 L40S; whole GPUs are free elsewhere. For a whole GPU set "
-    )
-    warning += 'annotations: {stowage.dev/whole-gpu: "true"}'
+    warning = "it gets 1 of 16 replicas of 4 L40S, although whole GPUs are free elsewhere. "
+    warning += 'To require a whole GPU, set annotations: {stowage.dev/whole-gpu: "true"}'
 
     def warns(*nodes: Node | Pod, pod: Pod | None = None, **settings: object) -> bool:
         text = " ".join(explain(state_with(*nodes, **settings), pod or says()).hints)

@@ -24,7 +24,7 @@ from tests.extender.builders import make_pod
 POD = """
 kind: Pod
 metadata: {name: %s, namespace: team}
-spec: {containers: [{resources: {limits: {nvidia.com/gpu: 1}}}]}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
 ---
 """
 
@@ -143,7 +143,7 @@ async def test_what_would_make_a_pod_fit_is_in_the_json(start: Start) -> None:
     assert report.now is not None
     assert render(report.now) == text
     for words in (
-        "What would help:\n  wait: kube-scheduler evicts ",
+        "What would help:\n  wait: kube-scheduler will evict ",
         "\n  b: needs 7",
         "were evicted",
     ):

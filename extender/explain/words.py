@@ -168,7 +168,7 @@ class Word(Enum):
     # The gang
     GANG = "It belongs to the gang {gang}: {running} of {members} members run{more}"
     GANG_SUCCEEDED = ", {count} more succeeded"
-    GANG_MINIMUM = ", {count} must"
+    GANG_MINIMUM = ", {count} required"
     GANG_ANY = ", no minimum"
     GANG_UNCOUNTED = "; they start one by one, because {source}, which holds their number, is unknown"
     GANG_GATED = "; {count} held by scheduling gates"

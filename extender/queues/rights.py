@@ -58,7 +58,7 @@ class WhyNot(StrEnum):
     except ``FORBIDDEN``, which has many reasons, has a member with its name."""
 
     NEVER = "the preemptionPolicy of the pod or its PodGroup is Never"
-    PRIORITY = "not of lower priority"
+    PRIORITY = "same or higher priority"
     QUEUE = "its queue may not be preempted by the pod's queue"
     MIN_RUNTIME = "below its minimum runtime"
     SAME_GANG = "it belongs to the pod's own job or gang"

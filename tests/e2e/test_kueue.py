@@ -282,7 +282,7 @@ def test_a_pod_group_is_a_gang(api: Api, stowage: Stowage, ends: Ends) -> None:
     eventually(lambda: sum(gang in text for text in refusals()) == 3, within_s=30, what="the gang is refused")
     assert running(api, "member") == {}
     explained = stowage.json("/debug/pods/default/member-0")["now"]
-    assert "Kueue default/group of priority 10000: 0 of 3 members run, 3 must" in explained["gang"]
+    assert "Kueue default/group of priority 10000: 0 of 3 members run, 3 required" in explained["gang"]
     api.create(node("n2", {GPU: 4}, labels=H100))
     wait_for_job(api, "member", pods=3)
     assert ends.jobs() == {}

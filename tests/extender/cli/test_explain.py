@@ -45,10 +45,10 @@ def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str])
     [
         (
             "priorityClassName: stowage-interactive",
-            {"below its minimum runtime": 1, "not of lower priority": 2},
+            {"below its minimum runtime": 1, "same or higher priority": 2},
         ),
-        ("priorityClassName: stowage-batch", {"not of lower priority": 3}),
-        ("{priorityClassName: stowage-interactive, priority: 1}", {"not of lower priority": 3}),
+        ("priorityClassName: stowage-batch", {"same or higher priority": 3}),
+        ("{priorityClassName: stowage-interactive, priority: 1}", {"same or higher priority": 3}),
     ],
 )
 def test_a_manifest_has_the_priority_of_its_class(

@@ -265,7 +265,7 @@ def test_what_stands_beside_the_pods_counts(case: Case) -> None:
     group = "kind: PodGroup\napiVersion: scheduling.x-k8s.io/v1alpha1\nmetadata: {name: g, namespace: team}\n"
     member = pod("nvidia.com/gpu: 8", meta=", labels: {scheduling.x-k8s.io/pod-group: g}")
     out = case.explain_text(f"{group}spec: {{minMember: 100}}\n---\n{member}")
-    assert "It belongs to the gang coscheduling team/g: 0 of 1 members run, 100 must" in out
+    assert "It belongs to the gang coscheduling team/g: 0 of 1 members run, 100 required" in out
     assert NONE in out
     assert "the pod's gang does not fit as a whole" in out
     assert "add 89 nodes like h100-" in out

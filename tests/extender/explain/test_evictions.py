@@ -116,7 +116,7 @@ def test_only_the_evictor_takes_over_from_a_pod_beyond_its_maximum_duration():
     assert explain(state, waits, now=NOW).evictions.best[0].acts == "evictor"
     state.apply([Upserted(replace(old, started=NOW - HOUR))])
     told = explain(state, waits, now=NOW).evictions
-    assert (told.best, told.protected) == ((), {"not of lower priority": 1})
+    assert (told.best, told.protected) == ((), {"same or higher priority": 1})
     assert plan_evictions(state, waits, ["n"], NOW, to_equals=True) == []
 
 
@@ -152,7 +152,7 @@ def test_the_text_says_whether_the_evictor_acts(evictor, said):
 def test_the_text_says_where_no_eviction_helps(cluster):
     told = render(explain(cluster, high(2, priority=-1), now=NOW))
     assert f"Preemption cannot help:\n  4  {Word.NOT_ENOUGH()!s}\n" in told
-    assert "Pods on these nodes that cannot be evicted for it:\n  5  not of lower priority" in told
+    assert "Pods on these nodes that cannot be evicted for it:\n  5  same or higher priority" in told
 
 
 def test_texts_are_short():

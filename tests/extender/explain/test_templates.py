@@ -49,7 +49,7 @@ def test_a_gang_of_one_manifest_fits_as_a_whole_or_not_at_all(manifest: str) -> 
     for one in answers(manifest, "a"):
         assert one.fits == 0
         assert "not all members" in one.verdict.why or "gang" in one.verdict.why
-        assert "0 of 2 members run, 2 must" in one.gang
+        assert "0 of 2 members run, 2 required" in one.gang
     for one in answers(manifest, "ab"):
         assert one.fits == 2
         assert one.hints[0] == "All 2 pods that must start together fit now."

@@ -331,7 +331,7 @@ def test_explain_says_that_the_gang_does_not_fit() -> None:
     pods = gang(3)
     state = checked_state(make_node("a"), make_node("b"), *pods)
     text = render(explain(state, pods[0]))
-    assert "It belongs to the gang stowage default/g: 0 of 3 members run, 3 must" in text
+    assert "It belongs to the gang stowage default/g: 0 of 3 members run, 3 required" in text
     assert "2  the pod's gang does not fit as a whole" in text
     assert "It fits on none of 2 nodes" in text
 

@@ -9,7 +9,7 @@ learn.microsoft.com/azure/aks) and OKE (docs.oracle.com, "Supported Admission Co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -89,10 +89,9 @@ class Admission:
         is_lost = volume is None and volumes and claim.volume
         return UnusableClaim(Rule.CLAIM_LOST, name) if is_lost else volume
 
-    def claim_names(self, namespace: str) -> list[str]:
-        """The known PersistentVolumeClaims of a namespace."""
-        keys = (key.partition("/") for key in self._by_kind["PersistentVolumeClaim"])
-        return [name for space, _, name in keys if space == namespace]
+    def claim_keys(self) -> Collection[str]:
+        """The known PersistentVolumeClaims, as ``namespace/name``."""
+        return self._by_kind["PersistentVolumeClaim"].keys()
 
     def users_of_one(self, pod: Pod, name: str) -> list[Pod]:
         """The other bound pods that use this claim of the pod if only one pod may."""

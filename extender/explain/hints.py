@@ -40,6 +40,7 @@ from extender.explain.fixes import Finding, Fix, Rank
 from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
+from extender.k8s.affinity import integer
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Node, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
@@ -93,6 +94,10 @@ _OF_PROVIDERS = re.compile(
 )
 """Domains of the labels with which providers and autoscalers create nodes."""
 _GPU = "nvidia.com/gpu"
+_OLD_GPU = "alpha.kubernetes.io/nvidia-gpu"
+"""Its name up to Kubernetes 1.10."""
+_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+"""Kueue's annotation with the label key of nodes among which all pods of a workload must be."""
 
 
 def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
@@ -203,8 +208,12 @@ def _units(pod: Pod) -> Iterator[Finding]:
         yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {kai.MEMORY: str(mib)}))
 
 
-def admission_problem(pod: Pod) -> Said | None:
+def admission_problem(state: State, pod: Pod) -> Said | None:
     """Why the API server would reject the pod, None for no known reason."""
+    known = (SYSTEM_CLASSES | state.rights.queues.classes.by_name).get(pod.priority_class)
+    if known and pod.priority != known.value:
+        name = shorten(known.name, KEY)
+        return Word.OTHER_PRIORITY(priority=pod.priority, name=name, value=known.value)
     return next((problem for c in pod.spec.all_containers for problem in _problems(c)), None)
 
 
@@ -235,10 +244,10 @@ def missing_on(node: Node, pod_resources: Collection[str]) -> str:
 
 
 def uncounted_resources(pod: Pod) -> dict[str, str]:
-    """Extended resources that the pod requests and only kube-scheduler counts, with an amount; including
-    unknown resources in the domain of a sharing system (``nvidia.com/gpus``)."""
+    """Resources of device plugins that the pod requests and only kube-scheduler counts, with an amount;
+    including unknown ones in the domain of a sharing system (``nvidia.com/gpus``) and of Kubernetes."""
     requests, asked = dict(_requests(pod)), asked_by(pod)
-    shown = sorted(filter(is_extended, asked))[:LISTED_NAMES]
+    shown = sorted(name for name in asked if "/" in name)[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
 
 
@@ -286,6 +295,8 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     names |= dict.fromkeys(name for name, _ in (request.devices if request else ()))
     known = state.devices.extended_resources
     unknown = [name for name in names if name not in known and not _is_offered(state, name)]
+    if unknown and _lacks_runtime(state, pod):  # its nodes would offer others
+        return
     if not unknown:
         yield from _never_together(state, pod, [name for name in names if name not in known])
         return
@@ -302,9 +313,17 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
         else:
             of_systems = [] if is_gpu_resource(name) else sorted(OF_SHARING_SYSTEMS)
             near = nearest_name(name, frequent) or nearest_name(name, of_systems, 0.9)
+            near = near or (_GPU if name == _OLD_GPU and _is_offered(state, _GPU) else "")
             more = (Word.OFFERED_INSTEAD if near else Word.NEEDS_PLUGIN)(near=near, offered=shown)
         fix = mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name)
         yield _mistake(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)
+
+
+def _lacks_runtime(state: State, pod: Pod) -> bool:
+    """Whether no node has the labels that the pod's RuntimeClass selects."""
+    runtime = state.admission.runtime_classes.get(pod.runtime_class)
+    selected = set(runtime.node_selector) if runtime else set()
+    return bool(selected) and not any(selected <= node.labels.items() for node in state.nodes.values())
 
 
 def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Finding]:
@@ -415,6 +434,7 @@ def _claims(state: State, pod: Pod) -> Iterator[Finding]:
                 key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
             ]
             near, space = did_you_mean(entry.claim, names), pod.namespace
+            near = near or _elsewhere(entry.claim, state.devices.claims)
             said = Word.NO_CLAIM(claim=quoted(entry.claim), namespace=space, meant=near)
             yield _mistake(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
 
@@ -503,14 +523,22 @@ def _largest(devices: Sequence[Device], name: str) -> str:
 
 def _volumes(state: State, pod: Pod) -> Iterator[Finding]:
     """PersistentVolumeClaims that do not exist, with the most similar name."""
-    known, space = state.admission.claim_names(pod.namespace), pod.namespace
+    keys, space = state.admission.claim_keys(), pod.namespace
+    known = [key.partition("/")[2] for key in keys if key.startswith(f"{space}/")]
     for name in pod.volume_claims[:_NAMED]:
-        if known and name not in (*known, *pod.ephemeral_claims):
+        if keys and name not in (*known, *pod.ephemeral_claims):
             near = nearest_name(name, known)
             claims = tuple(near if own == name else own for own in pod.volume_claims)
             fix = Fix(Word.WRITE(line=f"claimName: {near}"), replace(pod, volume_claims=claims))
-            said = Word.NO_VOLUME_CLAIM(name=quoted(name), namespace=space, meant=meant(near))
+            other = meant(near) or _elsewhere(name, keys)
+            said = Word.NO_VOLUME_CLAIM(name=quoted(name), namespace=space, meant=other)
             yield _mistake(said, Rank.NEVER, fix=fix if near else None)
+
+
+def _elsewhere(name: str, keys: Collection[str]) -> str:
+    """The namespaces that have an object of this name."""
+    spaces = [key.partition("/")[0] for key in keys if key.partition("/")[2] == name]
+    return str(Word.ELSEWHERE(namespaces=listed(spaces, _NAMED))) if spaces else ""
 
 
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
@@ -541,12 +569,18 @@ def _left_to_scheduler(state: State, pod: Pod) -> Iterator[Finding]:
 
 
 def _labels(state: State, pod: Pod) -> Iterator[Finding]:
-    """Labels that the selector or the only affinity term requires, and no node has."""
+    """Labels that the selector, the only affinity term or Kueue requires, and no node has; and bounds of
+    labels that are no integers."""
     terms = pod.scheduling_constraints.node_affinity or ()
     required = terms[0].labels if len(terms) == 1 else ()
     asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
     selected = len(asked)
     asked += [(r.key, r.values) for r in required if r.operator == "In"]
+    asked += [(pod.annotations[_TOPOLOGY], ())] if _TOPOLOGY in pod.annotations else []
+    for r in required:
+        if r.operator in ("Gt", "Lt") and r.values and integer(r.values[0]) is None:
+            said = Word.NOT_AN_INTEGER(key=shorten(r.key, KEY), op=r.operator, value=quoted(r.values[0]))
+            yield _mistake(said, Rank.RULE)
     for number, (key, values) in enumerate(asked):
         known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
         instead: dict[str, str] = {}
@@ -556,11 +590,12 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             near = nearest_key(key, keys)
             said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
             more = Word.AUTOSCALED() if _is_of_autoscaler(key) else None
+            more = Word.LEVEL_OF_KUEUE() if key == pod.annotations.get(_TOPOLOGY) else more
             instead = {near if name == key else name: value for name, value in pod.spec.node_selector}
             selector = tuple(sorted(instead.items()))
             mended = replace(pod, spec=replace(pod.spec, node_selector=selector))
-        elif not any(shorten(value, KEY) in known for value in values):
-            near = nearest_name(values[0], known) if values else ""
+        elif values and not any(shorten(value, KEY) in known for value in values):
+            near = nearest_name(values[0], known)
             wanted = " or ".join(map(quoted, values[:_NAMED]))
             said = Word.NO_VALUE(key=shorten(key, KEY), values=wanted, meant=meant(near))
             instead = {key: near}

@@ -194,7 +194,7 @@ def explained(
             evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, [*names, *candidates.excluded], now, evictor)
         lacks = ((name, candidates.used_up[name]) for name in sorted(used_up))
-        refusals = *explanation.refusals, *lacking(lacks)
+        refusals = *explanation.refusals, *lacking(state.fleet, request, lacks)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         found = decide(asked, findings, None if now is not None else 1)
         if found in findings:  # a mistake to correct
@@ -275,7 +275,7 @@ def _request_problem(state: State, pod: Pod) -> Said | None:
         quota, name, more = over
         used, hard = (shorten(dict(amounts).get(name, "0"), KEY) for amounts in (quota.used, quota.hard))
         return Word.OVER_QUOTA(quota=quota.name, used=used, hard=hard, name=shorten(name, KEY), more=more)
-    return admission_problem(pod) if is_manifest(pod) else None
+    return admission_problem(state, pod) if is_manifest(pod) else None
 
 
 def _hidden_gpus(state: State) -> Iterator[Finding]:

@@ -117,15 +117,18 @@ def _by_claims(names: NodeNames, evaluation: Evaluation, refused: Flags) -> Iter
             yield Refusal(text, count, helps, near, can_host=count, kind=word.name)
 
 
-def lacking(lacks: Iterable[tuple[str, Lack]]) -> Iterator[Refusal]:
-    """Nodes that have too little of what Stowage does not place by: one for each reason, with the first node
-    as the nearest."""
+def lacking(fleet: Fleet, request: Request, lacks: Iterable[tuple[str, Lack]]) -> Iterator[Refusal]:
+    """Nodes that have too little of what Stowage does not place by: one for each reason, with the nearest
+    node by all that the pod requests."""
     by_reason: dict[str, list[tuple[str, Lack]]] = {}
     for name, lack in lacks:
         by_reason.setdefault(lack.reason, []).append((name, lack))
     for reason, some in by_reason.items():
-        nearest, needs = some[0][0], (need_of(some[0][1]),)
+        missing = shortfall(fleet, np.array([fleet.rows.get(name, -1) for name, _ in some]), request)
+        missing += [(lack.asked - max(lack.left, 0)) / lack.asked for _, lack in some]
+        nearest, lack = some[int(missing.argmin())]
         can_host = sum(lack.asked <= lack.total for _, lack in some)
+        needs = (need_of(lack),)
         yield Refusal(reason, len(some), True, nearest, needs, can_host=can_host, kind=Word.LACKS.name)
 
 

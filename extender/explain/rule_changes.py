@@ -120,7 +120,7 @@ def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...
     groups: dict[tuple[tuple[Rejection, ...], tuple[str | None, ...]], list[Node]] = {}
     for node in (node for nodes in candidates.passed_over.values() for node in nodes):
         if rules := candidates.rules_against(node):
-            values = tuple(node.labels.get(key) for key, _ in pod.spec.node_selector)
+            values = tuple(node.labels.get(key) for key, _ in pod.spec.node_selector if key != HOSTNAME)
             groups.setdefault((rules, values), []).append(node)
     ordered = sorted(groups.items(), key=lambda group: (len(group[0][0]), -len(group[1])))
     return [(rules, nodes) for (rules, _), nodes in ordered[:_GROUPS]]
@@ -173,7 +173,7 @@ def _refusal(
 ) -> Refusal:
     """The most frequent reason of these nodes, which are ``at`` this place of the evaluation."""
     some = [(node.name, lack) for node, lack in zip(nodes, lacks, strict=True) if lack]
-    refusals = list(lacking(some))
+    refusals = list(lacking(asked.state.fleet, asked.request, some))
     if len(some) < len(nodes):
         here = np.zeros(len(evaluation.rows), np.bool_)
         here[at] = True
@@ -283,7 +283,8 @@ def _with_selector_of(state: State, pod: Pod, node: Node) -> Fix:
         return Fix(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class))
     named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in wrong[:_NAMED])
     said, kept = Word.LEAVE_OUT_LABELS(labels=named), tuple(pair for pair in selected if pair not in wrong)
-    if any(key in labels for key, _ in wrong) and len(selected) <= _NAMED:
+    pins = any(key == HOSTNAME for key, _ in wrong)  # to one node: another one would be no better
+    if not pins and any(key in labels for key, _ in wrong) and len(selected) <= _NAMED:
         kept = tuple((key, labels[key]) for key, _ in selected if key in labels)
         said = writing("nodeSelector", dict(kept))
     return Fix(said, replace(pod, spec=replace(pod.spec, node_selector=kept)))
@@ -295,7 +296,8 @@ def _with_affinity_of(pod: Pod, node: Node) -> Fix:
     asked = shorten(written(fails), KEY)
     if len(fails) != 1:
         return Fix(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, ()))
-    key, value = fails[0].key, node.labels.get(fails[0].key, "") if fails[0].operator == "In" else ""
+    key, is_choice = fails[0].key, fails[0].operator == "In" and fails[0].key != HOSTNAME
+    value = node.labels.get(key, "") if is_choice else ""
     instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
     changed = _with_terms(pod, [_replaced(term, fails[0], instead) for term in terms])
     said = Word.LEAVE_OUT_AFFINITY(asked=asked)

@@ -17,7 +17,7 @@ import numpy as np
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import EvictionOption, Evictions, Need, NeedKind, Refusal
-from extender.explain.candidates import LIFTED, Rejection
+from extender.explain.candidates import LIFTED, Rejection, untolerated
 from extender.explain.corrections import asking_instead
 from extender.explain.fixes import Change, Finding, Fix, Rank
 from extender.explain.needs import at_most, reduced
@@ -44,6 +44,8 @@ from packing.model.request import Request
 _NAMED = 3
 _WAYS = 4
 """Maximum number of rule changes shown, the most helpful first."""
+_ROLES = "node-role.kubernetes.io/"
+"""Taints of nodes with a role, such as ``control-plane``: other pods should not tolerate them."""
 _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 
 
@@ -258,6 +260,7 @@ def _room(asked: Question, first: Refusal, helping: Sequence[Opening]) -> Iterat
     elif not (best and best.leaving):
         yield from islice(kept(asked, ends(asked)), 1)
     yield from islice(kept(asked, pods_without_gpus(asked, first)), 1)
+    yield from islice(kept(asked, (opening.fix for opening in helping if _has_idle_room(asked, opening))), 1)
     if best and best.pods and not acts:
         yield Fix(Word.EVICT(pods=_pods(best), by=Word.BY_EVICTOR() if best.other_nodes else ""))
     if first.kind != Word.NO_DEVICES.name:
@@ -269,6 +272,14 @@ def _opens_when_full(asked: Question, opening: Opening) -> bool:
     is_cordon = [rule.rule for rule in opening.rules] == [Rule.CORDONED]
     waits = opening.starts and opening.later > 0 and not asked.is_gang
     return waits or (bool(opening.fits) and (asked.is_gang or is_cordon))
+
+
+def _has_idle_room(asked: Question, opening: Opening) -> bool:
+    """Whether the pod would fit now with other rules, on nodes that are not reserved for a role."""
+    taints = untolerated(asked.pod, opening.node.taints)
+    reserved = any(taint.key.startswith(_ROLES) for taint in taints)
+    opens = bool(opening.fits) and opening.fix.change is not None
+    return opens and not reserved and not _opens_when_full(asked, opening)
 
 
 def _pods(option: EvictionOption) -> str:

@@ -58,6 +58,10 @@ class Word(Enum):
     UNEQUAL = (
         "the API server rejects it: the request of {name} is {request}, its limit {limit}; both must be equal"
     )
+    OTHER_PRIORITY = (
+        "the API server rejects it: its priority is {priority}, that of its PriorityClass {name} {value}; "
+        "remove spec.priority"
+    )
 
     # Mistakes in requests and rules
     NOT_OFFERED = "No node offers {name}"
@@ -71,6 +75,7 @@ class Word(Enum):
     NUMBERS_OF_NODES = "Nodes that offer each: {names}."
     NO_LABEL = "No node has a label {key}{meant}"
     NO_VALUE = "No node has the label {key}={values}{meant}"
+    NOT_AN_INTEGER = "Node affinity: {key} {op} {value} matches no node: the value is not an integer"
     NODES_HAVE = "Nodes have {names}."
     NO_MODEL = "No node has a GPU model that the pod allows{asked}"
     MODELS_ASKED = " ({key}: {value})"
@@ -86,6 +91,7 @@ class Word(Enum):
     )
     REPEAT = "Afterwards, repeat: stowage explain {pod}"
     NO_CLAIM = "Its claim {claim} does not exist in the namespace {namespace}{meant}"
+    ELSEWHERE = " (there is one in {namespaces}, which pods of other namespaces cannot use)"
     NO_CLASS_OF_DEVICES = "There is no DeviceClass {name}, which its claim {claim} requests{meant}"
     NO_TEMPLATE = "There is no ResourceClaimTemplate {name} for its claim {claim}{meant}"
     LARGER_THAN_ANY = (
@@ -101,6 +107,7 @@ class Word(Enum):
         "There is no PersistentVolumeClaim {name} in the namespace {namespace}{meant}: kube-scheduler waits "
         "for it"
     )
+    LEVEL_OF_KUEUE = "Kueue admits its workload only on nodes with this label (podset-required-topology)."
     AUTOSCALED = "A cluster autoscaler may add a node with it."
     PINNED = (
         "Its manifest sets nodeName {node}{missing}: kube-scheduler and Stowage are bypassed, and kubelet "

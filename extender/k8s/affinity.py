@@ -81,13 +81,14 @@ def label_requirements(text: str) -> tuple[NodeSelectorRequirement, ...]:
 
 def _compares(value: str, operator: str, bound: str) -> bool:
     """Whether an integer is greater (``Gt``) or less than another; False if one of them is not an integer."""
-    number, limit = _integer(value), _integer(bound)
+    number, limit = integer(value), integer(bound)
     if number is None or limit is None:
         return False
     return number > limit if operator == "Gt" else number < limit
 
 
-def _integer(text: str) -> int | None:
+def integer(text: str) -> int | None:
+    """The number, None if Go's ``ParseInt`` reads none."""
     number = int(text) if _INTEGER.fullmatch(text) else None
     return number if number is not None and -(2**63) <= number < 2**63 else None
 

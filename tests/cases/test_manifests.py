@@ -178,6 +178,65 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("no ResourceClaimTemplate 'two-gpu'", "(did you mean two-gpus?)"),
         (),
     ),
+    (
+        "gke-full-behind-spot",
+        "gke",
+        ('[{key: cloud.google.com/gke-spot, operator: Equal, value: "true", effect: NoSchedule}]: 2 nodes',),
+        (),
+    ),
+    (
+        "onprem-pinned-to-full",
+        "onprem",
+        (
+            "wait until team-b/pre-0 on dgx-h100-0 ends",
+            "remove kubernetes.io/hostname=dgx-h100-0 from spec.nodeSelector: 5 nodes would accept it",
+        ),
+        ("dgx-a100-0",),
+    ),
+    (
+        "onprem-pinned-by-affinity",
+        "onprem",
+        ("remove kubernetes.io/hostname In dgx-h100-0 from spec.affinity.nodeAffinity: 5 nodes",),
+        ("dgx-a100-0",),
+    ),
+    ("onprem-hugepages", "onprem", ("dgx-a100-0: needs 4 GiB of hugepages-1Gi",), ("cpu-0",)),
+    (
+        "onprem-alpha-gpu",
+        "onprem",
+        ("No node offers alpha.kubernetes.io/nvidia-gpu. Did you mean nvidia.com/gpu?", "fits on 5 nodes"),
+        ("requests nothing", "cpu-0"),
+    ),
+    ("onprem-gt-unit", "onprem", ("gpu.memory Gt '80Gi' matches no node: the value is not an integer",), ()),
+    (
+        "onprem-kata",
+        "onprem",
+        ("No node has a label nvidia.com/gpu.workload.config", "node does not offer nvidia.com/pgpu"),
+        ("Did you mean", "remove nvidia.com/pgpu"),
+    ),
+    (
+        "onprem-priority-twice",
+        "onprem",
+        ("rejects it: its priority is 5000, that of its PriorityClass prod-high 100000",),
+        ("It fits on",),
+    ),
+    (
+        "onprem-dra-claim-elsewhere",
+        "onprem",
+        ("does not exist in the namespace team-b (there is one in team-a,",),
+        (),
+    ),
+    (
+        "onprem-pvc-elsewhere",
+        "onprem",
+        ("PersistentVolumeClaim 'data-kim' in the namespace team-a (there is one in team-b,",),
+        (),
+    ),
+    (
+        "onprem-kueue-level",
+        "onprem",
+        ("No node has a label cloud.provider.com/topology-rack. Kueue admits its workload only on nodes",),
+        (),
+    ),
     ("gke-oke-tol", "gke", ("It fits on 11 of 20 nodes",), ()),
 ]
 
@@ -213,3 +272,16 @@ def test_it_is_not_said_that_no_node_has_the_devices_if_some_are_not_known(
     out = capsys.readouterr().out
     assert "No node has 9" not in out, out
     assert "unknown for 1" in out
+
+
+def test_taints_of_the_control_plane_are_not_offered_to_a_pod_whose_nodes_are_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (FOLDER / "gke.json").read_text(encoding="utf-8")
+    snapshot = tmp_path / "cluster.json"
+    snapshot.write_text(text.replace("cloud.google.com/gke-spot", "node-role.kubernetes.io/control-plane"))
+    manifest = FOLDER / "gke-full-behind-spot.yaml"
+    assert main(["explain", "-f", str(manifest), "--snapshot", str(snapshot), "-o", "wide"]) == 0
+    out = capsys.readouterr().out
+    assert "node-role.kubernetes.io/control-plane=true:NoSchedule" in out, out
+    assert "write tolerations" not in out, out

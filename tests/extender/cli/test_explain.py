@@ -48,7 +48,6 @@ def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str])
             {"below its minimum runtime": 1, "same or higher priority": 2},
         ),
         ("priorityClassName: stowage-batch", {"same or higher priority": 3}),
-        ("{priorityClassName: stowage-interactive, priority: 1}", {"same or higher priority": 3}),
     ],
 )
 def test_a_manifest_has_the_priority_of_its_class(

@@ -140,7 +140,7 @@ def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
     x, node = make_pod("x", 8, node_name="a", owner=JOB), {"ephemeral-storage": "400Gi"}
     found = verdict(pod, make_node("a", **node), make_node("b", **node), x)
     assert found.why == f"{Word.TOO_LARGE()}."
-    assert found.ways == ("request at most 400 GiB of ephemeral-storage per pod: a has no more",)
+    assert found.ways == ("request at most 400 GiB of ephemeral-storage per pod: b has no more",)
 
 
 def test_a_selector_that_only_unsuitable_nodes_meet_is_not_advised() -> None:

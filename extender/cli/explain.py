@@ -236,7 +236,8 @@ def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageS
 
 
 def _fitting(found: Explanation) -> list[str]:
-    best = [option.node for option in found.best] if found.fits else []
+    fits = found.fits and not found.verdict.decides  # rejected by the API server, say
+    best = [option.node for option in found.best] if fits else []
     return [found.node] if found.node else best
 
 

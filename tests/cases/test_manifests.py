@@ -285,3 +285,11 @@ def test_taints_of_the_control_plane_are_not_offered_to_a_pod_whose_nodes_are_fu
     out = capsys.readouterr().out
     assert "node-role.kubernetes.io/control-plane=true:NoSchedule" in out, out
     assert "write tolerations" not in out, out
+
+
+def test_a_pod_that_the_api_server_rejects_fits_nowhere_by_its_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    manifest, snapshot = FOLDER / "onprem-no-such-class.yaml", FOLDER / "onprem.json"
+    assert main(["explain", "-f", str(manifest), "--snapshot", str(snapshot), "--exit-code"]) == 1
+    assert "no PriorityClass 'prod-hihg': the API server rejects the pod" in capsys.readouterr().out

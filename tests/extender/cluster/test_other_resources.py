@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from extender.cluster.other_resources import asked_by, lacking_on, left_on
+from extender.explain.needs import need_of
 from extender.k8s.objects import Container, PodSpec
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -52,7 +53,7 @@ def test_what_is_left():
     assert left_on(state, known, [RDMA, "pods"]) == {RDMA: 1, "pods": 4}
     assert left_on(state, known, [RDMA], without=[state.pods["default/a"].uid]) == {RDMA: 3}
     asked = asked_by(pod(container(rdma__hca="2", hugepages_2Mi="1Gi")))
-    assert [lack.text for lack in lacking_on(state, known, asked)] == [
+    assert [need_of(lack).text for lack in lacking_on(state, known, asked)] == [
         "needs 1 GiB of hugepages-2Mi, the node reports none",
         "needs 2 rdma/hca, 1 of 3 are free",
     ]

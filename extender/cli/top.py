@@ -432,8 +432,12 @@ def _starts(line: WaitingLine, now: float) -> str:
     """Time until the expected start, with a probability of 50 % and of 90 %."""
     if line.starts is None:
         return ""
-    times = ("?" if at is None else _age(at - now) for at in (line.starts.half, line.starts.most))
-    return " to ".join(times)
+    times = line.starts.half, line.starts.most
+    if times == (None, None):
+        return "unknown"
+    if all(at is not None and at <= now for at in times):
+        return "now"
+    return " to ".join("?" if at is None else _age(at - now) for at in times)
 
 
 def _age(seconds: float) -> str:

@@ -60,7 +60,7 @@ class GuardedPolicy:
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         """Finite on every node where the request fits. If there are none, no policy is called."""
         codes = reasons_for(fleet, request)
-        if not (codes == Reason.FITS).any():
+        if codes.all():  # none is 0, ``FITS``
             return np.full(codes.size, np.inf, np.float32)
         for policy in self._policies:
             with self.failures.caught("cost"):

@@ -350,8 +350,8 @@ def parse_constraints(
         return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
     if max(len((required or _EMPTY).nodeSelectorTerms), len(tolerations)) > SELECTOR_ITEMS:
         return _too_large(required, owner_kind)  # too large even for the key of a cache
-    kinds = (affinity.podAntiAffinity, affinity.podAffinity)
-    anti, near = (kind.terms(namespace) if kind else () for kind in kinds)
+    anti = affinity.podAntiAffinity.terms(namespace) if affinity.podAntiAffinity else ()
+    near = affinity.podAffinity.terms(namespace) if affinity.podAffinity else ()
     return _constraints(required, tolerations, owner_kind, anti, near, spread_keys)
 
 

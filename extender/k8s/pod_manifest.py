@@ -17,7 +17,6 @@ from extender.k8s.affinity import parse_constraints
 from extender.k8s.manifest import (
     Manifest,
     Name,
-    OwnerManifest,
     all_entries,
     drop_large_entries,
     relevant_entries,
@@ -76,6 +75,8 @@ class PodManifest(Manifest, frozen=True, gc=False):
         """The pod. Its namespace is ``default`` if the manifest has none."""
         metadata, spec, status = self.metadata, self.spec, self.status
         owner = metadata.controller
+        kind = owner.kind if owner else max([other.kind for other in metadata.ownerReferences], default="")
+        owner_kind = sys.intern(kind[: limits.KEY])  # without a controller, the alphabetically last one
         raw = all_entries(metadata.labels), relevant_entries(metadata.annotations)
         labels, annotations, unreadable, too_many = drop_large_entries(
             *raw, limits.POD_ANNOTATION, limits.POD_ANNOTATIONS
@@ -83,18 +84,20 @@ class PodManifest(Manifest, frozen=True, gc=False):
         parsed_spec, problem = parse_spec(spec)
         resources = [r for container in status.containerStatuses for r in container.allocatedResourcesStatus]
         devices = tuple([(r.name, device.resourceID) for r in resources for device in r.resources])
-        affine, unchecked = spec.affinity.podAffinity or spec.affinity.podAntiAffinity, _unchecked(spec)
-        depends_on_pods = bool(affine or unchecked)
-        name = metadata.name or metadata.generateName
+        spread_keys, affinity = _spread_keys(spec), spec.affinity
+        unchecked = _unchecked(spec, spread_keys)
+        depends_on_pods = bool(unchecked or affinity.podAffinity or affinity.podAntiAffinity)
+        namespace, name = metadata.namespace_or_default, metadata.name or metadata.generateName
         volumes = [v for v in spec.volumes if v.persistentVolumeClaim or v.ephemeral]
         volume_claims = tuple([_claim_name(volume, name) for volume in volumes])
         disruption, disrupted = _reason(status.conditions, "DisruptionTarget", "True")
         if len(devices) > limits.REPORTED_DEVICES:
             devices = devices[: limits.REPORTED_DEVICES]
             problem = f"kubelet reports more than {limits.REPORTED_DEVICES} devices"
+        deleting, ends = metadata.deletionTimestamp is not None, unix_seconds(metadata.deletionTimestamp)
         resized, unread = _resized(spec, status) if spec.nodeName else (None, "")
         pod = Pod(
-            namespace=metadata.namespace_or_default,
+            namespace=namespace,
             name=name,
             uid=metadata.uid,
             spec=parsed_spec,
@@ -109,9 +112,9 @@ class PodManifest(Manifest, frozen=True, gc=False):
             priority_class=sys.intern(spec.priorityClassName),
             never_preempts=spec.preemptionPolicy == "Never",
             nominated_node=sys.intern(status.nominatedNodeName),
-            deleting=metadata.deletionTimestamp is not None,
-            ends=unix_seconds(metadata.deletionTimestamp) or 1.0 * (metadata.deletionTimestamp is not None),
-            deleted=unix_seconds(metadata.deletionTimestamp) - (metadata.deletionGracePeriodSeconds or 0),
+            deleting=deleting,
+            ends=ends or 1.0 * deleting,
+            deleted=ends - (metadata.deletionGracePeriodSeconds or 0),
             created=unix_seconds(metadata.creationTimestamp),
             started=unix_seconds(status.startTime),
             finished=_finished(status),
@@ -126,13 +129,13 @@ class PodManifest(Manifest, frozen=True, gc=False):
             ),
             scheduling_constraints=parse_constraints(
                 spec.nodeSelector,
-                spec.affinity,
+                affinity,
                 spec.tolerations,
-                _owner_kind(metadata.ownerReferences),
-                metadata.namespace_or_default,
-                _spread_keys(spec),
+                owner_kind,
+                namespace,
+                spread_keys,
             ),
-            owner=_owner_of(owner.kind[: limits.KEY], owner.name, owner.uid) if owner else None,
+            owner=_owner_of(owner_kind, owner.name, owner.uid) if owner else None,
             pod_group=sys.intern(spec.schedulingGroup.podGroupName),
             gates=tuple(
                 [sys.intern(gate.name) for gate in islice(spec.schedulingGates, limits.SCHEDULING_GATES)]
@@ -147,7 +150,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             unchecked=unchecked,
             runtime_class=sys.intern(spec.runtimeClassName),
             depends_on_pods=depends_on_pods,
-            only_pauses=bool(spec.containers) and all(_is_pause(c.image) for c in spec.containers),
+            only_pauses=bool(spec.containers) and all([_is_pause(c.image) for c in spec.containers]),
             unreadable=unreadable,
             problem=problem or too_many or unread,
         )
@@ -172,13 +175,7 @@ def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, st
 @lru_cache(maxsize=1024)  # three names each, so its size is bounded
 def _owner_of(kind: str, name: str, uid: str) -> Owner:
     """Pods of one owner share one object."""
-    return Owner(sys.intern(kind), sys.intern(name), sys.intern(uid))
-
-
-def _owner_kind(owners: Iterable[OwnerManifest]) -> str:
-    """The kind of the controller; without a controller, the alphabetically last kind."""
-    kinds = [(owner.controller, owner.kind) for owner in owners]
-    return sys.intern(max(kinds, default=(False, ""))[1][: limits.KEY])
+    return Owner(kind, sys.intern(name), sys.intern(uid))
 
 
 def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:
@@ -217,21 +214,14 @@ def _finished(status: _Status) -> float:
     )
 
 
-def _has_host_ports(spec: PodSpecManifest) -> bool:
+def _unchecked(spec: PodSpecManifest, spread_keys: tuple[str, ...]) -> tuple[Unchecked, ...]:
     """With the host's network, every port of a container is one of the host."""
-    ports = [port for container in spec.containers for port in container.ports]
-    return any([port.hostPort or (spec.hostNetwork and port.containerPort) for port in ports])
-
-
-def _unchecked(spec: PodSpecManifest) -> tuple[Unchecked, ...]:
-    affinity, anti = spec.affinity.podAffinity, spec.affinity.podAntiAffinity
-    unread = sum(len(kind.required) - len(kind.terms("")) for kind in (affinity, anti) if kind)
-    found = {
-        Unchecked.HOST_PORTS: _has_host_ports(spec),
-        Unchecked.SPREAD: bool(_spread_keys(spec)),
-        Unchecked.AFFINITY: bool(unread),
-    }
-    return tuple([what for what, is_there in found.items() if is_there])
+    of_host, kinds = spec.hostNetwork, (spec.affinity.podAffinity, spec.affinity.podAntiAffinity)
+    host_ports = any([p.hostPort or (of_host and p.containerPort) for c in spec.containers for p in c.ports])
+    unread = any([len(kind.terms("")) < len(kind.required) for kind in kinds if kind])
+    ports = (Unchecked.HOST_PORTS,) if host_ports else ()
+    spread = (Unchecked.SPREAD,) if spread_keys else ()
+    return ports + spread + ((Unchecked.AFFINITY,) if unread else ())
 
 
 def _spread_keys(spec: PodSpecManifest) -> tuple[str, ...]:

@@ -83,10 +83,10 @@ class NodeNames:
     ) -> bytes:
         """``head``, then each name, followed by one of up to 256 texts: the one with its index in ``which``
         (count,), or by default the first. The last ``cut`` bytes are omitted."""
-        which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
-        size = int(np.add.reduce(self._lengths)) + int(np.add.reduce(lengths[which]))
-        out = np.empty(size, np.uint8)
+        size = len(self) * len(texts[0]) if which is None else int(np.add.reduce(lengths[which]))
+        which = np.zeros(len(self), np.uint8) if which is None else which
+        out = np.empty(int(np.add.reduce(self._lengths)) + size, np.uint8)
         interleave(*self._spans(), after, starts, lengths, which, out)
         return b"".join((head, out[: out.size - cut].data))
 

@@ -20,6 +20,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec.json import schema_components
 from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
 
 from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
@@ -67,7 +68,13 @@ _OF_VERBS, _SCHEMAS = schema_components(
 
 
 class _App(FastAPI):
-    """An application whose ``/openapi.json`` also has the messages of the verbs."""
+    """An application behind a ``guard``, whose ``/openapi.json`` also has the messages of the verbs."""
+
+    guard: Guard
+    behind_guard = FastAPI.__call__
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.guard(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         schema = super().openapi()
@@ -92,9 +99,8 @@ def create_app(
     app = _App(title="Stowage", version=service.version, **options)
     bodies = BodyBudget(service.settings.body_limit_mib << 20)
     endpoints = [VerbEndpoint(service, bodies, clients, verb) for verb in (service.verbs if verbs else ())]
-    app.add_middleware(
-        Guard, service=service, verbs={_add_verb(app, verb): verb for verb in endpoints}, debug=debug
-    )
+    paths = {_add_verb(app, verb): verb for verb in endpoints}
+    app.guard = Guard(app.behind_guard, service, paths, debug)
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})

@@ -1,6 +1,7 @@
 """Checks of a request before its route: probes, hosts, and access to the debug endpoints.
 
-Plain ASGI middleware, because Starlette's ``BaseHTTPMiddleware`` costs half as much as an answer.
+Plain ASGI in front of FastAPI's own middleware, because that costs a twentieth of an answer, and Starlette's
+``BaseHTTPMiddleware`` half of one.
 """
 
 from __future__ import annotations

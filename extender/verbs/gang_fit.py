@@ -100,6 +100,8 @@ def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
     declares how many start together, is not observed yet, or another gang that may need the same nodes starts
     first (``GangStarts``). Names no gang of another namespace. ``remember``: kube-scheduler gets this answer
     about a pod that fits, so its gang starts or waits."""
+    if not pod.pod_group and state.gangs.gang_of(pod) is None:
+        return ""  # as for most pods
     if state.gang_check and (awaited := state.gangs.awaited_job(pod, time.time())):
         return f"waits until Stowage sees {awaited}, which declares how many pods start together"
     if problem := state.gangs.never_tried(pod):

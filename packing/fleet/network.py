@@ -31,8 +31,8 @@ class Network:
         self._levels = levels
         self._domains: dict[str, Domains] = {}
         self._changes = 0
-        self._ids: tuple[object, DomainIds] = None, np.zeros((levels, 0), np.int32)
-        self._used: npt.NDArray[np.bool_] = np.zeros(levels, np.bool_)
+        self._made_for: object = None
+        self._ids = self._used = np.zeros((levels, 0), np.int32)
 
     def put(self, node: str, domains: Domains) -> None:
         if self.of(node) != domains:
@@ -48,17 +48,17 @@ class Network:
     def ids(self, fleet: _Fleet) -> DomainIds:
         """The domains of the nodes in the rows of the fleet."""
         rows, made_for = fleet.rows, (self._changes, fleet.replaced, fleet.arrays.capacity)
-        if self._ids[0] != made_for:
+        if self._made_for != made_for:
             ids = np.full((self._levels, fleet.arrays.capacity), -1, np.int32)
             for level in range(self._levels):
                 numbers: dict[str, int] = {}
                 for node, domains in self._domains.items():
                     if domains[level] and node in rows:
                         ids[level, rows[node]] = numbers.setdefault(domains[level], len(numbers))
-            self._ids, self._used = (made_for, ids), np.any(ids >= 0, axis=1)
-        return self._ids[1]
+            self._made_for, self._ids, self._used = made_for, ids, ids[np.any(ids >= 0, axis=1)]
+        return self._ids
 
     def levels(self, fleet: _Fleet) -> DomainIds:
         """``ids`` without the levels at which no node is in a domain."""
-        ids = self.ids(fleet)
-        return ids[self._used]
+        self.ids(fleet)
+        return self._used

@@ -20,9 +20,10 @@ from extender.dialects.shared_gpus import NVIDIA, is_gpu_resource
 from extender.dra.cel.program import Unsupported
 from extender.dra.node_devices import NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
-from extender.inventory.other_allocators import OtherAllocator, other_allocator
+from extender.inventory.other_allocators import FOR_MACHINES, OtherAllocator, other_allocator
 from extender.untrusted.limits import GPUS_PER_NODE, quoted
 from packing.fleet.stranded import closed_reason
+from packing.model import node_spec
 from packing.model.gpu_catalog import find_model
 from packing.model.reasons import Reason
 
@@ -123,12 +124,13 @@ def missing_gpus(state: State, name: str) -> int:
 
 
 def not_offered(state: State, name: str) -> str:
-    """The GPUs that are unhealthy, or missing on a node that offers others, in words; "" for none."""
+    """The GPUs that are unhealthy, missing on a node that offers others, or for virtual machines,
+    in words; "" for none."""
     spec, missing = state.fleet.spec_of(name), missing_gpus(state, name)
     if spec and spec.gpus and (sick := state.nodes.unhealthy.get(name, 0)):
         return f"{sick} of its {len(spec.gpus)} GPUs {'is' if sick == 1 else 'are'} unhealthy"
     if spec is None or not spec.gpus or not missing:
-        return ""
+        return FOR_MACHINES if spec and spec.mode == node_spec.FOR_MACHINES else ""
     text = f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
     labels = read_gpu_labels(state.nodes.labels_of(name))
     counts_more = labels.counted_by_gfd and labels.gpu_count > len(spec.gpus) == 1

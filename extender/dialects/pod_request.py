@@ -39,6 +39,7 @@ from extender.k8s.objects import Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES, NAME, POD_ANNOTATION, quoted, shorten
+from packing.model.node_spec import FOR_MACHINES
 from packing.model.request import (
     ANY,
     WHOLE,
@@ -55,6 +56,9 @@ MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
 SEPARATE = "stowage.dev/separate-gpus"
 DEVICE_MEMORY, WHOLE_GPU = "stowage.dev/min-gpu-memory", "stowage.dev/whole-gpu"
+_KUBEVIRT = "kubevirt.io"
+"""Label of the pods of KubeVirt, ``virt-launcher`` of those that run a virtual machine (AppLabel in
+``staging/src/kubevirt.io/api/core/v1/types.go`` of kubevirt/kubevirt)."""
 _CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE, DEVICE_MEMORY, WHOLE_GPU})
 
 _SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
@@ -72,7 +76,7 @@ WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in
 """By the node's sharing resource, the dialect that passes a pod's GPUs to the node's device plugin."""
 REQUEST_ANNOTATIONS = _CONSTRAINTS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
 """Annotations that change a pod's request."""
-REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS
+REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS | {_KUBEVIRT}
 """Labels that change a pod's request."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
 """Annotations that describe what a pod was allocated."""
@@ -327,7 +331,7 @@ def as_whole(request: Request) -> Request:
 
 
 def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
-    """The names of the sharing modes that the pod allows, "" for all. Raises RequestError.
+    """The names of the modes of GPUs that the pod allows, "" for all that pods share. Raises RequestError.
 
     Koordinator does not isolate pods with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b,
     ``Filter`` in ``pkg/scheduler/plugins/deviceshare/plugin.go``).
@@ -338,7 +342,8 @@ def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
     provider = metadata.get(koordinator.ISOLATION, "")
     isolated = shares and shares.resource == koordinator.RESOURCE and shares.memory_milli < WHOLE
     isolation = koordinator.isolation_mode(provider) if provider and isolated else ""
-    return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata))))
+    machine = FOR_MACHINES if metadata.get(_KUBEVIRT) == "virt-launcher" else ""
+    return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata), machine)))
 
 
 def _model_names(annotations: Mapping[str, str], key: str) -> list[ModelName]:

@@ -40,13 +40,13 @@ from extender.inventory.gpu_labels import (
     read_gpu_labels,
 )
 from extender.inventory.node_state import is_leaving, is_spot
-from extender.inventory.other_allocators import other_allocator
+from extender.inventory.other_allocators import other_allocator, passes_through
 from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalog import Model, find_model, unknown_model
-from packing.model.node_spec import Gpu, NodeSpec, Pool
+from packing.model.node_spec import FOR_MACHINES, Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
@@ -147,7 +147,7 @@ def inventory_of(
         product,
         gfd_labels.cuda_version(node.labels),
         shared.resource if shared else "",
-        shared.mode if shared else "",
+        FOR_MACHINES if passes_through(node) else shared.mode if shared else "",
         is_spot(node, spot_marks),
         no_nvlink=bool(peers.source and not peers.islands),
         plugin_keeps_islands=peers.plugin_keeps,

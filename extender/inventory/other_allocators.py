@@ -6,6 +6,11 @@ A resource is recognized by its name. NVIDIA's device plugins for virtual machin
 sandbox-device-plugin of NVIDIA). The name of a vGPU type ends in its memory in GiB (``NVIDIA_A10-12Q``).
 NVSwitches are no GPUs. A slicer advertises, for each MIG profile, as many instances as an empty node could
 have: ``mig.das.com/3g.20gb`` and ``instaslice.redhat.com/mig-3g.20gb`` (openshift/instaslice-operator).
+
+AMD's device plugin advertises GPUs for virtual machines as ``amd.com/gpu``, too: the label
+``amd.com/gpu.mode`` of its node labeler tells them apart (docs/user-guide/configuration.md of
+ROCm/k8s-device-plugin, branch gpu-virtualization). They stay devices of the node, and only pods of virtual
+machines may request them.
 """
 
 from __future__ import annotations
@@ -61,6 +66,11 @@ def other_allocator(node: Node) -> OtherAllocator | None:
     return OtherAllocator(
         note, min(gpus, GPUS_PER_NODE), {name: Fraction(gpus, counts[name]) for name in slices}
     )
+
+
+def passes_through(node: Node) -> bool:
+    """Whether AMD's labeler says that the GPUs, or parts of them, are passed through to virtual machines."""
+    return node.labels.get("amd.com/gpu.mode", "").endswith("-passthrough")
 
 
 def _part(resource: str) -> Fraction:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.model.node_spec import ALMOST_WHOLE as ALMOST_WHOLE
-from packing.model.node_spec import UNLIMITED, Gpu, NodeSpec
+from packing.model.node_spec import FOR_MACHINES, UNLIMITED, Gpu, NodeSpec
 from packing.model.nvlink import sure_peers
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
@@ -219,7 +219,9 @@ def _floats(*shape: int) -> Floats:
 
 def _offered(spec: NodeSpec) -> list[int]:
     """How each GPU can be allocated. GPUs that a device plugin advertises only as replicas or MIG instances
-    are not offered whole."""
+    are not offered whole, and those for virtual machines not at all."""
+    if spec.mode == FOR_MACHINES:
+        return []
     offered = [(gpu.divisible and gpu.slots > 0) * IN_PARTS for gpu in spec.gpus]
     for index, gpu in enumerate(spec.gpus):
         if offered[index] and gpu.compute_milli >= WHOLE:

@@ -12,6 +12,7 @@ from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
 from packing.fleet.permitted import Mask, memory_for, permitted_gpus
+from packing.model.node_spec import FOR_MACHINES
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, SeparateGpus, Shares, whole_gpus
 
@@ -141,8 +142,8 @@ def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
         arrays.model, fleet.names.allowed(request), arrays.max_island, island, arrays.overcommitted,
         arrays.blocked, reasons,
     )  # fmt: skip
-    if request.mode:
-        in_any_mode = fleet.names.allowed(replace(request, mode=""))[arrays.model] != 0
+    if request.mode or FOR_MACHINES in fleet.names.modes:
+        in_any_mode = fleet.names.allowed(replace(request, mode=fleet.names.modes))[arrays.model] != 0
         reasons[(reasons == Reason.WRONG_MODEL) & in_any_mode] = Reason.WRONG_MODE
     return reasons
 

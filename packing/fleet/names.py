@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from packing.model.node_spec import FOR_MACHINES
 from packing.model.request import Request
 
 MOST_RESOURCES = 128
@@ -55,6 +56,8 @@ class Names:
         self.resource_count = 0
         self.sharing_resources: dict[str, int] = {"": 0}
         self.kinds = [NodeKind()]
+        self.modes = ""
+        """The modes of the known kinds, as the ``mode`` of a request that permits them all."""
         self._numbers = {NodeKind(): 0}
         self.node_sets: Mapping[Hashable, int] = {}
         self._set_names: dict[int, Hashable] = {}
@@ -96,6 +99,7 @@ class Names:
                 self._numbers = {kind: index for kind, index in self._numbers.items() if index in keep}
             self._numbers[kind] = index = min(set(range(len(self._numbers) + 1)) - {*self._numbers.values()})
             self.kinds[index : index + 1] = [kind]  # in place of a forgotten kind, or at the end
+            self.modes = ", ".join(sorted({kind.mode for kind in self.kinds}))
             self.grown += 1
         return self._numbers[kind]
 
@@ -138,7 +142,7 @@ def allows(request: Request, kind: NodeKind) -> bool:
     return (
         (request.models is None or kind.model in request.models)
         and any(map(request.products.permits, names))
-        and (not (request.mode and kind.mode) or kind.mode in request.mode)
+        and (kind.mode in request.mode or not (request.mode or kind.mode == FOR_MACHINES))
     )
 
 

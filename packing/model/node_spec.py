@@ -23,6 +23,9 @@ ALMOST_WHOLE = 0.999
 UNLIMITED = 1 << 20
 """Number of shares on one GPU that is limited only by its compute and memory."""
 
+FOR_MACHINES = "virtual machines"
+"""Mode of a node whose GPUs are only for requests that name this mode."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -109,9 +112,10 @@ class NodeSpec:
     ``model`` is the catalog's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
     the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
     extended resource that counts the shares of its divisible GPUs, and ``mode`` the way shares are isolated,
-    "" if there is only one. ``islands`` are disjoint groups of NVLink peers (GPU indices); ``no_nvlink``: it
-    is certain that there are none. ``plugin_keeps_islands``: the device plugin allocates a pod GPUs of one
-    island if one has enough free. ``spot``: its provider may reclaim it at any time.
+    "" if there is only one, or ``FOR_MACHINES``. ``islands`` are disjoint groups of NVLink peers (GPU
+    indices); ``no_nvlink``: it is certain that there are none. ``plugin_keeps_islands``: the device plugin
+    allocates a pod GPUs of one island if one has enough free. ``spot``: its provider may reclaim it at any
+    time.
     """
 
     name: str

@@ -48,7 +48,7 @@ class Reason(IntEnum):
     ON_SPOT = 26, "node is a spot node, and the pod is not restartable"
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
     SHARES_USED_UP = 28, "the node's GPUs accept no more pods: their split count is used up", True
-    WRONG_MODE = 29, "node isolates shared GPUs differently than the pod requests"
+    WRONG_MODE = 29, "GPUs of the node are in another mode than the pod requests"
     MISALIGNED = 30, "kubelet would reject the pod: its NUMA policy cannot align the free resources", True
     OTHER_WAY = (
         31,

@@ -188,7 +188,8 @@ class Request(_Hashed):
       all nodes.
     - ``device_mib``: the minimum memory of each GPU, or fraction of one; ``whole``: each must be a whole GPU,
       neither a replica nor a MIG instance. None: unspecified.
-    - ``mode``: a text that contains the names of the permitted isolation modes of shares, "" for any.
+    - ``mode``: a text that contains the names of the permitted modes of nodes, "" for any but
+      ``FOR_MACHINES``.
 
     CPU and memory are capped at ``MOST``, and counts at ``MOST_DEVICES``, so that every request can be
     compared with the arrays.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +14,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
 from packing.model.mig_instances import Instance, every_slice, largest_free, smallest, window
-from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.node_spec import FOR_MACHINES, Gpu, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
 from tests.packing.fleet.builders import fleet_of
@@ -153,3 +154,22 @@ def test_a_pod_may_insist_on_a_mode():
     ):
         reasons = reasons_for(fleet, ask(0, 1000, mode=mode))
         assert {row for row in (mig, other, plain) if reasons[row] == Reason.FITS} == fits
+
+
+def test_gpus_for_virtual_machines_are_only_for_requests_that_name_them():
+    fleet, core = Fleet(), Gpu(40192, divisible=True)
+    specs = [
+        NodeSpec(name, 64_000, 512_000 << 20, (core,), sharing_resource="gpu", mode=mode)
+        for name, mode in (("machines", FOR_MACHINES), ("containers", ""), ("mig", "mig"))
+    ]
+    machines, containers, mig = map(fleet.put, specs)
+    for mode, fits in (
+        ("", {containers, mig}),
+        ("mig", {containers, mig}),
+        (FOR_MACHINES, {machines, containers}),
+    ):
+        reasons = reasons_for(fleet, ask(0, 1000, mode=mode))
+        assert {row for row in (machines, containers, mig) if reasons[row] == Reason.FITS} == fits
+        assert all(reasons[row] in (Reason.FITS, Reason.WRONG_MODE) for row in (machines, containers, mig))
+    models = reasons_for(fleet, replace(ask(0, 1000), models=frozenset({"H100"})))
+    assert {int(models[row]) for row in (machines, containers, mig)} == {Reason.WRONG_MODEL}

@@ -111,7 +111,7 @@ def state() -> tuple[State, list[str]]:
 
 
 def known_to(state: State) -> list[object]:
-    """All that the state has learned from events."""
+    """All that the state has learned from events, except for the demand, which depends on the nodes then."""
     pods, fleet = state.pods, state.fleet
     compute = {name: fleet.arrays.compute[:, row].tolist() for name, row in fleet.rows.items()}
     gangs = [(pod.key, state.gangs.running(key)) for key in ["default/g"] for pod in state.gangs.members(key)]
@@ -124,7 +124,6 @@ def known_to(state: State) -> list[object]:
         [state.reservations.by_reason(reason) for reason in Reserved],
         sorted(gangs),
         state.disruptions.pods,
-        state.learner.learned,
         state.end_costs.ends.running,
         state.overcommitted,
         state.problems,

@@ -19,7 +19,7 @@ from extender.explain.answers import Evictions, Refusal
 from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.fixes import Change, Fix
 from extender.explain.refusals import by_forecast
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Pod, PodSpec
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import GANG_PLACED, GANG_READ, POD_CLAIMS
@@ -174,13 +174,16 @@ def missing_members(state: State, pod: Pod) -> int:
 
 
 def unplaceable_member(state: State, pod: Pod) -> Pod | None:
-    """Another member of the pod's gang that no node would accept, even without other pods."""
-    gang, tried = state.gangs.gang_of(pod), {pod.spec}
+    """Another member of the pod's gang that no node would accept, even without other pods; of many unlike
+    members only the first are tried."""
+    gang = state.gangs.gang_of(pod)
+    unlike = dict[PodSpec, Pod]()
     for member in islice(state.gangs.members(gang.key) if gang else (), GANG_READ):
-        request = state.request_or_none(member)
-        if request is None or member.spec in tried or member.node_name:
+        if member.spec != pod.spec and not member.node_name:
+            unlike.setdefault(member.spec, member)
+    for member in islice(unlike.values(), _TRIED_FOR_A_LINE):
+        if (request := state.request_or_none(member)) is None:
             continue
-        tried.add(member.spec)
         names = NodeNames.of(all_candidates(state, member).names)
         evaluation = evaluate(state, member, request, names)
         if not (hosts_when_empty(state, state.fleet, evaluation) | (evaluation.codes == Reason.FITS)).any():

@@ -9,9 +9,11 @@ import pytest
 from extender.explain.answers import Need, NeedKind, Verdict
 from extender.explain.needs import at_most
 from extender.explain.pod import explain
+from extender.explain.what_if import unplaceable_member
 from extender.explain.words import Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints, Taint
 from extender.k8s.objects import Container, Node, Owner, Pod, PodSpec
+from extender.queues.gang_words import GANG, GANG_MIN
 from tests.extender.builders import NOW, make_node, make_pod, make_state
 
 TAINTED = replace(make_node("a"), taints=(Taint("team", "ml", "NoSchedule"),))
@@ -252,3 +254,18 @@ def test_a_list_of_many_pods_tries_fixes_only_until_the_first_that_helps() -> No
     first, *others = explain(state, make_pod("new"), now=NOW).verdict.ways
     assert others
     assert explain(state, make_pod("new")).verdict.ways == (first,)
+
+
+def test_of_a_gang_of_many_unlike_members_only_the_first_are_tried() -> None:
+    """Each costs an evaluation, and requests of kube-scheduler wait meanwhile."""
+
+    def blocked(unlike: int) -> Pod | None:
+        labels = {GANG: "g", GANG_MIN: str(unlike + 2)}
+        sizes = [1, *range(2, unlike + 2), 100]
+        members = [replace(make_pod(f"m{n:03}", n), labels=labels) for n in sizes]
+        return unplaceable_member(make_state(make_node("a", 64), *members), members[0])
+
+    few = blocked(2)
+    assert few is not None
+    assert few.name == "m100"
+    assert blocked(40) is None

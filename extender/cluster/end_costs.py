@@ -22,7 +22,7 @@ from extender.cluster.allocations import Allocations
 from extender.cluster.demand import gpus_of, size_of
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.k8s.objects import Deleted, Event, Job, Listed, Pod, Upserted, take_in
 from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.arrays import Doubles, Floats
@@ -49,7 +49,8 @@ def kind_of(pod: Pod) -> tuple[str, str, str] | None:
 
 
 class EndCosts:
-    """Run times of pods with GPUs. ``enabled``: also the additional costs of nodes."""
+    """Run times of pods with GPUs. ``enabled``: also the additional costs of nodes. ``jobs``: those of
+    Kubernetes' Jobs that have a time limit, by key."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class EndCosts:
         self._longest_run = longest_run
         self._fleet, self._allocations = fleet, allocations
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
+        self.jobs: dict[str, Job] = {}
 
     def apply(self, event: Event) -> None:
         """Apply an event of a pod, after ``allocations`` has applied it."""
@@ -86,6 +88,13 @@ class EndCosts:
             case Listed("Pod", keys):
                 for key in self.ends.running.keys() - keys:
                     self.ends.leaves(key)
+
+    def apply_job(self, event: Event) -> None:
+        """Apply an event of a Job. One without a limit is not kept."""
+        match event:
+            case Upserted(Job() as job) if not (math.isfinite(job.longest) or job.problem):
+                event = Deleted("Job", job.key)
+        take_in(event, self.jobs)
 
     def _learn_from_finished(self, pod: Pod) -> None:
         """Learn from a pod that ran before this process observed it and that is still listed."""
@@ -118,15 +127,23 @@ class EndCosts:
         age = max(now - running.started, 0.0) if running else 0.0
         lifetime = self.ends.lifetimes.of(*(running.kinds if running else self._kinds(pod)))
         ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
-        return np.minimum(ends, max(self.limit(pod)[0] - age, 0.0))
+        return np.minimum(ends, max(self.declared_end(pod)[0] - now, 0.0))
 
-    def limit(self, pod: Pod) -> tuple[float, str]:
-        """The seconds after its start by which the pod has ended at the latest, with its grace period, and
-        the field that sets this limit; infinite and "" for none."""
+    def declared_end(self, pod: Pod) -> tuple[float, str]:
+        """The time by which the pod has ended at the latest, in Unix seconds, by the limits that it, its job
+        or Kueue declares, with its grace period, and the field that sets this limit; infinite and "" for
+        none. A pod that has not started: if it starts now. The limit of a Job counts from the Job's start,
+        also for pods that start later (``pastActiveDeadline`` of k8s.io/kubernetes, pkg/controller/job)."""
+        start, owner = pod.started or self.clock(), pod.owner
         by_label = pod.labels.get(KUEUE_LONGEST) == f"{pod.deadline:.0f}"
-        own = pod.deadline, KUEUE_LONGEST if by_label else "activeDeadlineSeconds"
-        seconds, field = min(own, self._longest_run(pod))
-        return seconds + pod.grace, field if math.isfinite(seconds) else ""
+        of_job, its_field = self._longest_run(pod)
+        ends = [(start + pod.deadline, KUEUE_LONGEST if by_label else "activeDeadlineSeconds")]
+        ends.append((start + of_job, its_field))
+        job = self.jobs.get(f"{pod.namespace}/{owner.name}") if owner and owner.kind == "Job" else None
+        if job and owner and job.uid == owner.uid:
+            ends.append(((job.started or start) + job.longest, job.limit))
+        end, field = min(ends)
+        return end + pod.grace, field if math.isfinite(end) else ""
 
     def update(self) -> None:
         """Forget removed nodes and, for the costs, refresh the ages of some pods."""

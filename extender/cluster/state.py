@@ -154,6 +154,8 @@ class State:
                     note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
                     self.sync_nodes(self._apply(event))
                     self.end_costs.apply(event)
+                case "Job":
+                    self.end_costs.apply_job(event)
                 case kind if (table := self._tables.get(kind)) is not None:
                     table.apply(event)
                 case _:
@@ -307,7 +309,7 @@ class State:
         """Problems of objects that are neither nodes nor pods, by kind and key."""
         groups = {f"PodGroup {g.key}": g.problem for g in self.gangs.pod_groups() if g.problem}
         others: list[KubernetesObject] = [*self.rights.queues.classes.by_name.values()]
-        others += [*self.budgets.records(), *self.admission.records()]
+        others += [*self.budgets.records(), *self.admission.records(), *self.end_costs.jobs.values()]
         rules = {f"{r.kind} {r.key}": r.problem for r in others if r.problem}
         return {**self.devices.problems, **rules, **groups}
 
@@ -326,6 +328,7 @@ class State:
         found: list[KubernetesObject] = [*self.nodes.records(), *self.devices.records()]
         found += [
             *self.gangs.pod_groups(),
+            *self.end_costs.jobs.values(),
             *self.rights.queues.classes.by_name.values(),
             *self.budgets.records(),
             *self.numa.records(),

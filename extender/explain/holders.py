@@ -86,8 +86,8 @@ def _holder(
 ) -> HolderLine:
     pod = state.pods.get(key)
     since = (pod.started or pod.created or None) if pod else None
-    seconds, limit = state.end_costs.limit(pod) if pod else (math.inf, "")
-    until = since + seconds if since and math.isfinite(seconds) else None
+    end, limit = state.end_costs.declared_end(pod) if pod else (math.inf, "")
+    until = end if since and math.isfinite(end) else None
     if pod and pod.deleting and pod.ends:
         until, limit = pod.ends, "deletionGracePeriodSeconds"
     return HolderLine(

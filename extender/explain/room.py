@@ -106,7 +106,7 @@ def ends(asked: Question) -> Iterator[Fix]:
     names = [name for name in asked.candidates.names if name not in used_up]
     held = list(islice(_holders_on(asked, names), _GANG_TRIED if asked.is_gang else _TRIED))
     if not asked.is_gang:
-        held.sort(key=lambda other: other.started + state.end_costs.limit(other)[0])
+        held.sort(key=lambda other: state.end_costs.declared_end(other)[0])
     able = [other for other in held if _can_end(pod, other)]
     old = [other for other in held if _replaces(pod, other)]
     yield from map(_once_gone, () if asked.is_gang else zip(able))

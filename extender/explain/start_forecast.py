@@ -123,7 +123,9 @@ async def forecast_new(state: State, pod: Pod, now: float) -> StartForecast | No
     pods. None for a pod of a gang, and without such limits."""
     pod, _ = state.admission.as_created(pod)
     running = map(state.pods.get, state.end_costs.ends.running)
-    if state.gangs.gang_of(pod) or not any(other and state.end_costs.limit(other)[1] for other in running):
+    if state.gangs.gang_of(pod) or not any(
+        other and state.end_costs.declared_end(other)[1] for other in running
+    ):
         return None
     pending = (other for other in pods_waiting_for_devices(state) if other.unscheduled and not other.gates)
     before = [other for other in pending if other.priority >= pod.priority and other.key != pod.key]
@@ -219,7 +221,7 @@ class _Forecaster:
         half, most = map(self._known, self._stretch.times(start, self._now))
         named = start.needs[:_NAMED]
         pods = filter(None, map(self._state.pods.get, named))
-        fields = dict.fromkeys(self._state.end_costs.limit(pod)[1] for pod in pods)
+        fields = dict.fromkeys(self._state.end_costs.declared_end(pod)[1] for pod in pods)
         node, needs = shorten(spec.name, KEY) if spec else "", tuple(shorten(key, KEY) for key in named)
         return StartForecast(half, most, node, needs, len(start.needs), tuple(filter(None, fields)))
 

@@ -13,9 +13,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from extender.k8s.manifest import Manifest, Unreadable, is_large
-from extender.k8s.objects import JobKind, JobTemplate, PodGroup, Stage
-from extender.k8s.pod_manifest import PodManifest
+from msgspec import Struct
+
+from extender.k8s.manifest import Int, Manifest, Unreadable, is_large, unix_seconds
+from extender.k8s.objects import Job, JobKind, JobTemplate, PodGroup, Stage
+from extender.k8s.pod_manifest import PodManifest, time_limit
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
 from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
 
@@ -165,6 +167,28 @@ class JobManifest(Manifest, frozen=True, gc=False):
             templates=tuple(_templates(spec, namespace)),
             longest=_longest(spec),
         )
+
+
+class _TimeLimit(Struct, frozen=True, gc=False):
+    activeDeadlineSeconds: Int | None = None
+    suspend: bool = False
+
+
+class _Start(Struct, frozen=True, gc=False):
+    startTime: str | None = None
+
+
+class TimedJobManifest(Manifest, frozen=True, gc=False):
+    """The time limit of a Job of Kubernetes (k8s.io/api v0.37.1, ``batch/v1/types.go``). A suspended Job
+    keeps the time of its last start until it is resumed."""
+
+    spec: _TimeLimit = _TimeLimit()
+    status: _Start = _Start()
+
+    def record(self) -> Job:
+        metadata, started = self.metadata, unix_seconds(self.status.startTime) * (not self.spec.suspend)
+        limit = time_limit(self.spec.activeDeadlineSeconds, metadata.labels)
+        return Job(metadata.namespace_or_default, metadata.name, metadata.uid, started, *limit)
 
 
 def _longest(spec: _Fields) -> float:

@@ -51,6 +51,7 @@ Kind: TypeAlias = (
         "DeviceClass",
         "Device",
         "ConfigMap",
+        "Job",
         "PriorityClass",
         "PodDisruptionBudget",
         "NodeResourceTopology",
@@ -382,6 +383,23 @@ class PodGroup(Namespaced):
     never_preempts: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Job(Namespaced):
+    """The time limit of a Job of Kubernetes: ``longest`` seconds after ``started`` its pods are deleted,
+    infinite for none; ``limit`` is the field that sets this. ``started``: Unix seconds; 0 before its
+    controller creates pods, and while it is suspended: it starts anew. ``problem``: its unreadable part, ""
+    for none."""
+
+    kind: ClassVar[Literal["Job"]] = "Job"
+    namespace: str
+    name: str
+    uid: str = ""
+    started: float = 0.0
+    longest: float = math.inf
+    limit: str = ""
+    problem: str = ""
+
+
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
     """Whether objects of this kind are ``PodGroup``."""
     return kind in get_args(PodGroupKind)
@@ -452,6 +470,7 @@ KubernetesObject: TypeAlias = (
     | PriorityClass
     | PodDisruptionBudget
     | PodGroup
+    | Job
     | NodeTopology
     | AdmissionRecord
 )

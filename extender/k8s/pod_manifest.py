@@ -119,7 +119,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             started=unix_seconds(status.startTime),
             finished=_finished(status),
             grace=max(float(_GRACE if (grace := spec.terminationGracePeriodSeconds) is None else grace), 1.0),
-            deadline=_deadline(spec.activeDeadlineSeconds, labels.get(KUEUE_LONGEST, "")),
+            deadline=time_limit(spec.activeDeadlineSeconds, labels)[0],
             is_service=spec.restartPolicy == "Always",
             annotations=annotations,
             labels=labels,
@@ -193,11 +193,13 @@ _SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
 
 
-def _deadline(limit: int | None, longest: str) -> float:
-    """``longest``: for a pod that Kueue admits individually (kubernetes-sigs/kueue, MaxExecTimeSecondsLabel
-    in ``pkg/controller/constants/constants.go``)."""
-    seconds = inf if limit is None else float(max(limit, 0))
-    return min(seconds, float(longest)) if longest.isdecimal() and longest.isascii() else seconds
+def time_limit(deadline: int | None, labels: Mapping[str, str]) -> tuple[float, str]:
+    """Seconds that a pod, or the pods of a Job, may run, and the field or label that sets this limit;
+    infinite and "" for none. The label is for what Kueue admits (kubernetes-sigs/kueue,
+    MaxExecTimeSecondsLabel in ``pkg/controller/constants/constants.go``)."""
+    own = (inf, "") if deadline is None else (float(max(deadline, 0)), "activeDeadlineSeconds")
+    longest = labels.get(KUEUE_LONGEST, "")
+    return min(own, (float(longest), KUEUE_LONGEST)) if longest.isdecimal() and longest.isascii() else own
 
 
 def _finished(status: _Status) -> float:

@@ -29,7 +29,7 @@ from extender.k8s.eviction_objects import (
     PriorityClass,
     PriorityClassManifest,
 )
-from extender.k8s.job_kinds import JOB_KINDS, JobManifest
+from extender.k8s.job_kinds import JOB_KINDS, JobManifest, TimedJobManifest
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
@@ -119,6 +119,7 @@ _ROWS = (
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
     *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for api, kind in pod_groups.APIS.items()),
     *(_optional(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
+    _optional("Job", "/apis/batch/v1/jobs", TimedJobManifest),
     _optional(
         "NodeResourceTopology",
         "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
@@ -147,6 +148,7 @@ UNKNOWN: Mapping[Kind, str] = {
     **dict.fromkeys(("PriorityClass", "PodDisruptionBudget"), _NO_EVICTION),
     **dict.fromkeys(("PersistentVolume", "PersistentVolumeClaim", "StorageClass"), _NO_VOLUMES),
     **dict.fromkeys(("RuntimeClass", "LimitRange"), _NOT_ADDED),
+    "Job": "the time limits of Jobs are unknown, and do not count in forecasts",
     "ConfigMap": "the layouts of the MIG manager are unknown",
 }
 """The effect of a kind whose first list does not arrive in time, always in the safe direction. Any other kind

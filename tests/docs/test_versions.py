@@ -15,7 +15,7 @@ from .collect import ROOT
 
 _TABLE = (ROOT / "docs/versions.md").read_text().partition("|---|")[2].partition("\n\n")[0]
 ROWS = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in _TABLE.splitlines()[1:]]
-_CORE = {"node.k8s.io", "policy", "storage.k8s.io"}
+_CORE = {"batch", "node.k8s.io", "policy", "storage.k8s.io"}
 """API groups of Kubernetes that have been stable for years."""
 _LINK = re.compile(r"\]\((https://github\.com/[^)]+)\)")
 _COMPARED = re.compile(r"\]\((https://github\.com/[^)]+)\) v?([0-9][\w.-]*[\w])")

@@ -7,8 +7,10 @@ kube-scheduler waits up to 10 s before it tries a pod again, a third of a run he
 from __future__ import annotations
 
 import random
+import time
+from datetime import datetime
 
-from .controlplane.api import Api
+from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .rush import GPU, LABEL_SETS
@@ -34,6 +36,57 @@ def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_st
         eventually(lambda: _are_judged(new_stowage), within_s=60, what="forecasts are judged", every_s=1)
     held, missed = _judged(new_stowage, "0.9")
     assert held >= ENOUGH * (held + missed), (held, missed)
+
+
+def test_the_limit_of_a_job_counts_from_the_job_s_own_start(
+    cluster: ControlPlane, api: Api, new_stowage: Stowage
+) -> None:
+    """Also for a pod that replaces another one, and anew once the Job was suspended."""
+    api.create(node("n1", {GPU: 8}))
+    train = job("train", pod("", {GPU: 8}))
+    train["spec"]["activeDeadlineSeconds"] = 600
+    with (
+        cluster.controller_manager(["job-controller"]),
+        cluster.scheduler(scheduler_configuration(new_stowage.url)),
+    ):
+        api.create(train)
+        first = _running(api, "")
+        time.sleep(2)  # times of the API server are whole seconds
+        api.delete("Pod", first["metadata"]["name"])
+        second = _running(api, first["metadata"]["uid"])
+        began = _seconds(api.get("Job", "train")["status"]["startTime"])
+        assert _seconds(second["status"]["startTime"]) > began
+        eventually(lambda: _until(new_stowage) == began + 601, within_s=10, what="Stowage knows the end")
+        api.patch("Job", "train", {"spec": {"suspend": True}})
+        eventually(lambda: not api.list("Pod")["items"], within_s=30, what="the Job is suspended")
+        api.patch("Job", "train", {"spec": {"suspend": False}})
+        _running(api, second["metadata"]["uid"])
+        again = _seconds(api.get("Job", "train")["status"]["startTime"])
+        assert again > began
+        eventually(lambda: _until(new_stowage) == again + 601, within_s=10, what="the clock starts anew")
+
+
+def _running(api: Api, after: str) -> Object:
+    """The only pod, once it runs and is not the one with the UID ``after``."""
+
+    def running() -> list[Object]:
+        pods = api.list("Pod")["items"]
+        return [
+            one for one in pods if one["status"]["phase"] == "Running" and one["metadata"]["uid"] != after
+        ]
+
+    eventually(lambda: bool(running()), within_s=60, what="a pod runs")
+    return running()[0]
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _until(stowage: Stowage) -> float | None:
+    """When the only pod with GPUs ends at the latest, and a grace period of a second is over."""
+    ends = [holder["until"] for holder in stowage.json("/debug/pods")["holders"]]
+    return ends[0] if ends else None
 
 
 def _started(api: Api) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,6 +17,7 @@ from extender.explain.start_forecast import INTERVAL, StartForecasts, forecast_a
 from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.builders import make_node, make_pod, make_settings
 
 HOUR = 3600.0
@@ -142,12 +145,81 @@ def test_the_limit_of_a_job_bounds_what_is_not_known(kind, spec, words):
     assert (found.most, found.limits) == (cluster.now + 600.0, (*spec.get("runPolicy", spec),))
 
 
+def of_job(pod: Pod, spec: dict[str, object], *, started: float = 0.0, uid: str = "u", **metadata: object):
+    """The event of the Job ``train-7``, and its pod."""
+    at = datetime.fromtimestamp(started, UTC).isoformat() if started else None
+    named = {"name": "train-7", "namespace": "default", "uid": "u", **metadata}
+    manifest = {"metadata": named, "spec": spec, "status": {"startTime": at}}
+    event = Upserted(WATCHED_KINDS["Job"].read(manifest)[0])
+    return event, replace(pod, owner=Owner("Job", "train-7", uid))
+
+
+KUEUE_LIMIT = {"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "600"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "field"),
+    [
+        ({"activeDeadlineSeconds": 600}, {}, "activeDeadlineSeconds"),
+        ({"activeDeadlineSeconds": 900}, KUEUE_LIMIT, "kueue.x-k8s.io/max-exec-time-seconds"),
+    ],
+)
+def test_the_limit_of_a_job_counts_from_its_own_start(spec, metadata, field):
+    cluster = Cluster(history=0)
+    event, pod = of_job(cluster.runs("train-7-x"), spec, started=cluster.now - 400, **metadata)
+    cluster.state.apply([event, Upserted(pod)])
+    found = cluster.forecast(cluster.waits("next"))
+    assert (found.most, found.limits) == (cluster.now + 200.0, (field,))
+
+
+def test_a_job_without_a_limit_of_its_own_is_not_kept():
+    cluster = Cluster(history=0)
+    bounded, pod = of_job(cluster.runs("train-7-x"), {"activeDeadlineSeconds": 600})
+    cluster.state.apply([bounded, Upserted(pod)])
+    assert cluster.state.end_costs.declared_end(pod)[0] == cluster.now + 600
+    cluster.state.apply([of_job(pod, {})[0]])
+    assert cluster.state.end_costs.declared_end(pod) == (math.inf, "")
+    assert not [record for record in cluster.state.records() if record.kind == "Job"]
+
+
+@pytest.mark.parametrize(
+    ("what", "spec", "uid", "left"),
+    [
+        ("a pending pod ends with its Job", {"activeDeadlineSeconds": 600}, "u", 200.0),
+        (
+            "the clock of a suspended Job starts anew",
+            {"activeDeadlineSeconds": 600, "suspend": True},
+            "u",
+            600.0,
+        ),
+        ("another Job had the name before", {"activeDeadlineSeconds": 600}, "v", math.inf),
+        ("a limit that the API server rejects", {"activeDeadlineSeconds": 10**400}, "u", math.inf),
+    ],
+)
+def test_when_a_pod_of_a_job_has_ended_at_the_latest(what, spec, uid, left):
+    cluster = Cluster(history=0)
+    event, pod = of_job(cluster.waits("train-7-x"), spec, started=cluster.now - 400, uid=uid)
+    cluster.state.apply([event])
+    assert cluster.state.end_costs.declared_end(pod)[0] == cluster.now + left, what
+
+
+def test_the_limit_of_a_deleted_job_is_forgotten():
+    cluster = Cluster(history=0)
+    event, pod = of_job(cluster.runs("train-7-x"), {"activeDeadlineSeconds": 600})
+    for gone in (Deleted("Job", "default/train-7"), Listed("Job", frozenset())):
+        cluster.state.apply([event])
+        assert cluster.state.end_costs.declared_end(pod)[1]
+        cluster.state.apply([gone])
+        assert not cluster.state.end_costs.declared_end(pod)[1]
+
+
 def test_the_limit_of_a_pod_that_kueue_admits_counts():
     label = {"kueue.x-k8s.io/max-exec-time-seconds": "600"}
     manifest = {"metadata": {"name": "p", "labels": label}, "spec": {"activeDeadlineSeconds": 900}}
     pod = PodManifest.from_value(manifest).record()
     assert pod.deadline == 600.0
-    assert EndCosts(Cluster().state.fleet, Cluster().state.allocations).limit(pod) == (630.0, *label)
+    cluster = Cluster()
+    assert cluster.state.end_costs.declared_end(pod) == (cluster.now + 630.0, *label)
     label["kueue.x-k8s.io/max-exec-time-seconds"] = "10m"
     assert PodManifest.from_value(manifest).record().deadline == 900.0
 

@@ -22,6 +22,7 @@ from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.node_topology import NodeTopology
 from extender.k8s.objects import (
+    Job,
     KoordinatorDevice,
     KoordinatorGpu,
     KubernetesObject,
@@ -94,6 +95,7 @@ RECORDS: list[KubernetesObject] = [
     ),
     PodGroup("KaiPodGroup", "team", "g", None, whole=True),
     PodGroup("PodGroup", "team", "g", 3),
+    Job("team", "j", "u", 5.0, 60.0, "activeDeadlineSeconds"),
 ]
 REQUEST = Request(
     1000,
@@ -138,8 +140,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is not JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 24 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 23 of 24 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 25 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 24 of 25 records"),
     "another version": (LINES[0].replace('"format":2', '"format":1'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

@@ -1,4 +1,4 @@
-"""Carries out one eviction plan: nominates the pod, dry-runs all evictions, evicts, and writes Events.
+"""Carries out or recommends what is planned: nominates, dry-runs all evictions, evicts, and writes Events.
 
 The order makes a crash harmless. After the nomination alone, no work is lost. After an eviction, the
 nomination is in the cluster, and terminating pods count as room that becomes free.
@@ -6,9 +6,10 @@ nomination is in the cluster, and terminating pods count as room that becomes fr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -16,7 +17,7 @@ from typing import Protocol
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.book import Book, Hold
-from extender.evictor.decision import grace_of, why_evicted
+from extender.evictor.decision import announced_at, grace_of, longest_grace, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.mig_change import ANNOTATION, MigChange
@@ -33,16 +34,19 @@ _NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
 """Statuses of evictions that were not sent, came too late or were not answered."""
 _BURST = 0.25
 """The fraction of a minute's evictions that may be made at once."""
+_SHOWN, _POLL = 2.0, 0.02
+"""Maximum seconds to wait until the watch shows evicted pods as terminating, and between two looks."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Leaving:
-    """The outcome of a plan. ``pods``: the victims that terminate now, for any reason; fewer than all after a
-    failure. ``evictions``: number of evictions that were made, or may have been (no answer)."""
+    """The outcome of a plan. ``pods``: the victims that terminate now, for any reason; fewer than all of them
+    if it ``failed``. ``evictions``: number of evictions that were made, or may have been (no answer)."""
 
     pods: list[Pod]
-    evictions: int
+    evictions: int = 0
+    failed: bool = True
 
 
 class Leadership(Protocol):
@@ -81,15 +85,72 @@ class Actions:
         """Whether the last write got no answer from the API server."""
 
     @contextmanager
-    def guarded(self, about: str, give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Log and count an error about one pod, job or node, and ``give_up``: the round continues with the
-        others."""
+    def guarded(self, about: Pod | str) -> Iterator[None]:
+        """Log and count an error about one pod, job or node: the round continues with the others. The pod
+        loses its room, and is retried later."""
         try:
             yield
         except Exception:
             self.metrics.errors.inc()
-            _log.exception("%s: no room could be made", about)
-            give_up()
+            name = about if isinstance(about, str) else about.key
+            _log.exception("%s: no room could be made", name)
+            if isinstance(about, Pod):
+                self.book.delay(about.uid, self.clock())
+                self.book.holds.pop(about.uid, None)
+                self.state.reservations.release(about.uid, Reserved.EVICTOR)
+
+    async def waits_for_scale_up(self, pod: Pod) -> bool:
+        """Whether an autoscaler has announced a node for the pod and may still provide it. Also True if that
+        cannot be read: then nothing is evicted."""
+        if not (seconds := self.settings.scale_up_wait_seconds):
+            return False
+        try:
+            announced = announced_at(await self._api.events_about(pod))
+        except WriteError as error:
+            _log.warning("%s: its Events cannot be read: %s (status %d)", pod.key, error, error.status)
+            self.book.delay(pod.uid, self.clock())
+            return True
+        left = (announced or 0.0) + seconds - self.wall()
+        if announced is None or left <= 0:
+            return False
+        self.book.delay(pod.uid, self.clock(), left)
+        return True
+
+    async def make_room(
+        self, plan: EvictionPlan, nodes: Sequence[tuple[Pod, str]], is_needed: Callable[[], bool]
+    ) -> Leaving:
+        """Nominate each of these pods to its node, evict all victims of the plan if it still ``is_needed``
+        then, and hold the room. If nothing is evicted, the nominations are withdrawn."""
+        nominated, leaving = list[tuple[Pod, str]](), Leaving([])
+        for pod, node in nodes:
+            if not await self.nominate(pod, node):
+                self.book.stale[pod.uid] = node  # it may have succeeded
+                break
+            nominated.append((pod, node))
+        else:
+            leaving = await self._evict(next((pod for pod, _ in nodes), None), plan, is_needed)
+        if leaving.failed and not leaving.evictions:
+            for pod, node in nominated:
+                self.book.holds.pop(pod.uid, None)
+                await self.withdraw(pod, node)
+            return Leaving([])
+        # If it is partial, the nominations are kept: terminating pods are room that becomes free, which the
+        # next plan counts.
+        going = leaving.pods if leaving.failed else (*plan.victims, *plan.other_nodes)
+        ends = self.clock() + longest_grace(self.state, plan.victims) + self.settings.nomination_seconds
+        for pod, node in nodes:
+            uids = frozenset(victim.uid for victim in going if victim.node_name == node)
+            self.book.holds[pod.uid] = Hold(node, uids, ends, ours=True, partial=leaving.failed)
+        await self._until_shown(leaving.pods)
+        return leaving
+
+    async def _until_shown(self, evicted: Sequence[Pod]) -> None:
+        """Wait until the state shows evicted pods as terminating: the next plan must count their room and not
+        choose them again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SHOWN):
+                while not all(is_leaving(self.state, pod) for pod in evicted):
+                    await asyncio.sleep(_POLL)
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and reserve its room; whether that succeeded. ``result``: for the metric."""
@@ -114,18 +175,17 @@ class Actions:
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
         self.metrics.nominations.labels("failed" if error else "cleared").inc()
 
-    async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
-        """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if it
-        still ``is_needed``."""
-        victims, done = plan.to_evict, Leaving([], 0)
+    async def _evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
+        """Evict all victims of the plan for the pod that is nominated there (None: no pod is pending)."""
+        victims, done = plan.to_evict, Leaving([])
         for victim in victims:
             result = await self._try(victim, dry_run=True)
             if result not in _LEAVES:
                 return done
             if result == "gone":
                 done.pods.append(victim)  # the watch may show it later
-        if not is_needed():
-            return Leaving([], 0)
+        if victims and not is_needed():
+            return Leaving([])
         for victim in [candidate for candidate in victims if candidate not in done.pods]:
             if is_leaving(self.state, victim):
                 done.pods.append(victim)
@@ -138,6 +198,7 @@ class Actions:
             done.pods.append(victim)
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
+        done.failed = len(done.pods) < len(victims)
         if done.evictions and pod:
             text = f"Evicting {many(done.evictions, 'pod')} to make room ({_cost(plan)})"
             await self._write_event(ObjectEvent(pod, "Preempting", "Preempting", text))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from extender.cluster.allocations import Placement
 from extender.cluster.permitted_rows import PermittedRows
@@ -18,7 +19,7 @@ from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.actions import Actions
-from extender.evictor.book import Backoff, Book, Hold
+from extender.evictor.book import Backoff
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
@@ -89,12 +90,10 @@ class _Moved:
 class Consolidation:
     """The evictor's plan that moves pods."""
 
-    def __init__(
-        self, actions: Actions, planner: Planner, waits_for_scale_up: Callable[[Pod], Awaitable[bool]]
-    ) -> None:
+    def __init__(self, actions: Actions, planner: Planner) -> None:
         self._actions, self._planner, self._state = actions, planner, actions.state
         self._settings, self._clock, self._wall = actions.settings, actions.clock, actions.wall
-        self._waits_for_scale_up, self._rule = waits_for_scale_up, rule_of(self._settings)
+        self._rule = rule_of(self._settings)
         self.forget()
 
     def forget(self) -> None:
@@ -124,36 +123,26 @@ class Consolidation:
     async def _make_room(self, job: Job, waited: float) -> bool:
         """Move pods for this job, or recommend it; returns whether the round ends with it."""
         may_lose = self._rule.may_lose(job.gpus, waited)
-        if not may_lose or _has_room(self._actions.book, job) or self._is_delayed(job):
+        holds = (self._actions.book.holds.get(pod.uid) for pod in job.pods)
+        if not may_lose or self._is_delayed(job) or any(hold and not hold.partial for hold in holds):
             return False
-        if (room := await self._room(job, may_lose)) is None:
-            self._delay(job)
-            return False
+        room = await self._room(job, may_lose)
         version = self._state.room_version
-        if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(job.pods[0]):
+        if room and await self._actions.waits_for_scale_up(job.pods[0]):
             return False
-        if self._state.room_version != version:
+        if room and self._state.room_version != version:
             room = await self._room(job, may_lose)
-        if room is None or not all(map(self._planner.waits, job.pods)):
-            return True
-        if self._mode(job.pods[0]) == "recommend":
-            await self._recommend(job, room)
-            self._delay(job)
-        else:
-            await self._move(job, room)
-        return True
+        if room is None or all(map(self._planner.waits, job.pods)):
+            await self._propose(job, room, mode_for(self._state, job.pods[0], self._settings))
+        return room is not None
 
     async def empty(self, node: str) -> None:
         """Move the pods with GPUs off a node whose MIG layout changes, unless they are moving already."""
         under_way = any(pod.uid in self._moved for pod in holders(self._state, node))
         emptied = replace(_NO_JOB, key=node)  # the delays of others do not count
-        if under_way or self._is_delayed(emptied):
-            return
-        room = moves_off(self._state, node, self._wall(), self._rule)
-        if room and room.moves and self._affordable(room):
-            await self._move(emptied, room)
-        else:
-            self._delay(emptied)
+        if not (under_way or self._is_delayed(emptied)):
+            room = moves_off(self._state, node, self._wall(), self._rule)
+            await self._propose(emptied, room if room and room.moves else None, "on")
 
     async def _make_room_in_advance(self) -> None:
         """Create headroom. No large job is pending."""
@@ -163,14 +152,18 @@ class Consolidation:
         room, more = room_in_advance(self._state, self._wall(), self._rule, self._number)
         self._number += 1
         if room or not more:
-            self._delay(_NO_JOB)
             self._number = 0
-        if room is None or not self._affordable(room):
-            return
-        if "recommend" in (mode, self._settings.evictor):
-            await self._recommend(_NO_JOB, room)
+            await self._propose(_NO_JOB, room, "recommend" if self._settings.evictor == "recommend" else mode)
+
+    async def _propose(self, job: Job, room: RoomByMoves | None, mode: Mode) -> None:
+        """Carry out or recommend these moves, unless there are none or they would lose too much."""
+        if not (room and self._affordable(room)):
+            self._delay(job)
+        elif mode == "recommend":
+            await self._recommend(job, room)
+            self._delay(job)
         else:
-            await self._move(_NO_JOB, room)
+            await self._move(job, room)
 
     def _jobs(self, waiting: Sequence[Pod]) -> Iterator[tuple[Job, float]]:
         """The jobs that pods may move for, and for how long each has waited while enough GPUs were free."""
@@ -179,14 +172,15 @@ class Consolidation:
             self._looked, permitted = now, None
             guarded = self._rule.small_wait < math.inf
             everybody = guarded or self._settings.consolidation_background != "off"
-            asked = [pod for pod in waiting if not pod.gates and (everybody or self._mode(pod) != "off")]
+            mode_of = partial(mode_for, self._state, settings=self._settings)
+            asked = [pod for pod in waiting if not pod.gates and (everybody or mode_of(pod) != "off")]
             jobs = waiting_jobs(self._state, asked)
             self._large_waits = any(job.gpus >= self._rule.gpus for job in jobs)
             if guarded:
                 self._see_small([job for job in jobs if job.gpus < self._rule.gpus], now)
             self._known = []
             for job in jobs:
-                if job.gpus < self._rule.gpus or self._mode(job.pods[0]) == "off":
+                if job.gpus < self._rule.gpus or mode_of(job.pods[0]) == "off":
                     continue
                 permitted = permitted or PermittedRows(self._state)
                 rows = permitted.rows_that_accept(job.pods[0])
@@ -209,9 +203,6 @@ class Consolidation:
                 self._small.started(job.gpus, now - since, now)
         for key, job in waiting.items():
             self._small_jobs.setdefault(key, (job, now))
-
-    def _mode(self, pod: Pod) -> Mode:
-        return mode_for(self._state, pod, self._settings)
 
     def _is_delayed(self, job: Job) -> bool:
         return not self._backoff.may_try(job.key, self._clock())
@@ -243,11 +234,18 @@ class Consolidation:
             await self._actions.say(pod, "MoveRecommended", "Recommending", note, would_make_room(room))
 
     async def _move(self, job: Job, room: RoomByMoves) -> None:
+        """Reserve room for each pod that moves, and evict them."""
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
         ends = self._clock() + longest_grace(self._state, plan.to_evict) + seconds
         for move in room.moves:
-            self._hold_room(move, ends)
-        evicted = await self._nominate_and_evict(job, room, plan)
+            owner = job_of(move.pod)
+            others = frozenset(other.uid for other in self._state.pods.values() if job_of(other) == owner)
+            self._moved[move.pod.uid] = _Moved(move, others, ends)
+            place = Placement(move.target, request_of(move.pod), priority=move.pod.priority)
+            self._state.reservations.reserve_moved(move.pod.uid, MovedRoom(owner, place))
+        nodes = room.nodes if job.pods else ()
+        leaving = await self._actions.make_room(plan, nodes, lambda: all(map(self._planner.waits, job.pods)))
+        evicted = {pod.uid for pod in leaving.pods}
         for uid in plan.moves_to.keys() - evicted:
             self._end(uid)
         if not evicted:
@@ -257,32 +255,6 @@ class Consolidation:
         self._budget.spend(lost, self._wall())
         self._actions.metrics.moves.labels("moved").inc(len(evicted))
         self._actions.metrics.moves_lost.inc(lost)
-        partial = len(evicted) < len(room.moves)
-        for pod, node in room.nodes if job.pods else ():
-            self._actions.book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
-
-    async def _nominate_and_evict(self, job: Job, room: RoomByMoves, plan: EvictionPlan) -> frozenset[str]:
-        """The UIDs of the pods that terminate. If none do, the nominations are withdrawn."""
-        nominated: list[tuple[Pod, str]] = []
-        evicted = frozenset[str]()
-        for pod, node in room.nodes if job.pods else ():
-            if not await self._actions.nominate(pod, node):
-                break
-            nominated.append((pod, node))
-        else:
-            needed = lambda: all(map(self._planner.waits, job.pods))  # noqa: E731
-            leaving = await self._actions.evict(next(iter(job.pods), None), plan, needed)
-            evicted = frozenset(pod.uid for pod in leaving.pods)
-        for pod, node in () if evicted else nominated:
-            await self._actions.withdraw(pod, node)
-        return evicted
-
-    def _hold_room(self, move: Move, ends: float) -> None:
-        pod, job = move.pod, job_of(move.pod)
-        others = frozenset(other.uid for other in self._state.pods.values() if job_of(other) == job)
-        self._moved[pod.uid] = _Moved(move, others, ends)
-        place = Placement(move.target, request_of(pod), priority=pod.priority)
-        self._state.reservations.reserve_moved(pod.uid, MovedRoom(job, place))
 
     def _end(self, uid: str) -> None:
         self._moved.pop(uid, None)
@@ -297,9 +269,7 @@ class Consolidation:
             job = job_of(moved.move.pod)
             new = [candidate for candidate in self._state.pods.values() if candidate.uid not in moved.others]
             replacements = [replacement for replacement in new if job_of(replacement) == job]
-            if placed := [
-                replacement for replacement in replacements if self._state.pods.is_bound(replacement.uid)
-            ]:
+            if placed := [pod for pod in replacements if self._state.pods.is_bound(pod.uid)]:
                 self._actions.metrics.moves.labels("placed").inc()
                 for other in self._moved.values():
                     if job_of(other.move.pod) == job:  # each new pod replaces only one
@@ -313,11 +283,6 @@ class Consolidation:
                     details = f"{note} (node {moved.move.target})"
                     await self._actions.say(replacements[0], "MoveFailed", "Moving", note, details)
                 self._end(uid)
-
-
-def _has_room(book: Book, job: Job) -> bool:
-    holds = (book.holds.get(pod.uid) for pod in job.pods)
-    return any(hold and not hold.partial for hold in holds)
 
 
 def eviction_plan(room: RoomByMoves) -> EvictionPlan:

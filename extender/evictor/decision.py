@@ -140,17 +140,6 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     ]
 
 
-def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[str] = ()) -> str:
-    """The node that the policy prefers among those where the pod fits now, "" if there is none. ``closed``:
-    nodes to exclude."""
-    names = NodeNames.of([node for node in nodes if node not in closed])
-    if (request := state.request_or_none(pod)) is None:
-        return ""
-    evaluation = evaluate(state, pod, request, names)
-    fits = evaluation.certain.nonzero()[0]
-    return names[int(fits[evaluation.keys[fits].argmin()])] if fits.size else ""
-
-
 def fits_on(
     state: State,
     pod: Pod,

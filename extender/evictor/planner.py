@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.book import ATTEMPTS, Book, Recommendation, Schedulers
-from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_on, needs_no_plan, nodes_for
+from extender.evictor.decision import UNSCHEDULABLE, best_plan, fits_on, needs_no_plan, nodes_for
 from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
 from extender.trial.room_by_moves import MOST_MEMBERS
+from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import gang_may_fit
@@ -46,9 +47,9 @@ class Done:
     places: dict[str, str] = field(default_factory=dict)
     leaving: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def add(self, uid: str, node: str, victims: Iterable[str]) -> None:
+    def add(self, uid: str, node: str, victims: Iterable[Pod]) -> None:
         self.places[uid] = node
-        self.leaving[node].update(victims)
+        self.leaving[node].update(victim.uid for victim in victims)
 
     @contextmanager
     def supposed(self, state: State) -> Iterator[None]:
@@ -57,50 +58,6 @@ class Done:
             for uid, node in self.places.items():
                 suppose(uid, node)
             yield
-
-
-async def gang_fits(
-    state: State,
-    pod: Pod,
-    plan: EvictionPlan,
-    place: Callable[[Pod, Done], Awaitable[tuple[str, Collection[Pod]] | None]],
-) -> bool:
-    """Whether the required members of the pod's gang would have room after this plan and others.
-
-    ``place`` returns a node for a member and the pods to evict there, or None, given the steps that are done.
-    It lets other tasks run. Bound and nominated members have their room, and succeeded members need none.
-    True for a pod without a gang.
-    """
-    gang = state.gangs.gang_of(pod)
-    if gang is None:
-        return True
-    others = state.gangs.still_to_start(gang, gang.to_run, partial(_has_room, state), but=pod.key)
-    missing, waiting = others.missing - 1, others.free
-    if missing > min(len(waiting), MOST_MEMBERS):
-        return False
-    done, left = Done(), len(waiting)
-    done.add(pod.uid, plan.node, (victim.uid for victim in plan.victims))
-    for member in waiting:
-        if not 0 < missing <= left:
-            break
-        left -= 1
-        if (placed := await place(member, done)) is not None:
-            node, victims = placed
-            done.add(member.uid, node, (victim.uid for victim in victims))
-            missing -= 1
-    return missing <= 0
-
-
-def _has_room(state: State, uid: str) -> bool:
-    pod = state.pods.by_uid(uid)
-    nominated = bool(pod and pod.nominated_node) or state.reservations.has(uid, Reserved.EVICTOR)
-    return nominated or state.pods.is_bound(uid)
-
-
-def replacements(state: State, waiting: Iterable[Pod], wall: float) -> frozenset[str]:
-    """UIDs of the pending pods that replace interrupted pods. ``wall`` in Unix seconds."""
-    replaces = state.disruptions.replaces_interrupted
-    return frozenset(pod.uid for pod in waiting if replaces(pod, wall))
 
 
 def to_check(state: State, book: Book, replacing: Collection[str], waiting: Iterable[Pod]) -> list[Pod]:
@@ -131,7 +88,7 @@ def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
         other
         for other in waiting
         if other.priority > pod.priority and other.unscheduled == UNSCHEDULABLE
-        if not (other.nominated_node or state.reservations.has(other.uid, Reserved.EVICTOR))
+        if not is_nominated(state, other)
     ]
     if len(above) > _ABOVE:
         return False
@@ -178,8 +135,14 @@ class Planner:
             return needs_no_plan(self._state, pod, self.nodes_of(pod)) if self.waits(pod) else "fits"
 
     def _fitting_node(self, pod: Pod, closed: Collection[str] = ()) -> str:
-        """The best node where the pod fits now, "" if it fits nowhere. ``closed``: nodes to exclude."""
-        return best_node(self._state, pod, self.nodes_of(pod), closed)
+        """The node that the policy prefers among those where the pod fits now, "" if there is none.
+        ``closed``: nodes to exclude."""
+        names = NodeNames.of([node for node in self.nodes_of(pod) if node not in closed])
+        if (request := self._state.request_or_none(pod)) is None:
+            return ""
+        evaluation = evaluate(self._state, pod, request, names)
+        fits = evaluation.certain.nonzero()[0]
+        return names[int(fits[evaluation.keys[fits].argmin()])] if fits.size else ""
 
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node where the pod fits now, if the room may be reserved for it; else ""."""
@@ -201,14 +164,39 @@ class Planner:
         """The nodes that kube-scheduler's own filters accept for the pod."""
         return nodes_for(self._state, pod, self._asked.nodes(pod.uid))
 
-    async def place(self, pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
-        """See ``gang_fits``."""
+    async def gang_fits(self, pod: Pod, plan: EvictionPlan) -> bool:
+        """Whether the required members of the pod's gang would have room after this plan and others. Bound
+        and nominated members have theirs, and succeeded members need none. True for a pod without a gang.
+        Other tasks run during the search."""
+        gang = self._state.gangs.gang_of(pod)
+        if gang is None:
+            return True
+        others = self._state.gangs.still_to_start(gang, gang.to_run, self._has_room, but=pod.key)
+        missing, waiting = others.missing - 1, others.free
+        if missing > min(len(waiting), MOST_MEMBERS):
+            return False
+        done, left = Done(), len(waiting)
+        done.add(pod.uid, plan.node, plan.victims)
+        for member in waiting:
+            if not 0 < missing <= left:
+                break
+            left -= 1
+            missing -= await self._place(member, done)
+        return missing <= 0
+
+    def _has_room(self, uid: str) -> bool:
+        pod = self._state.pods.by_uid(uid)
+        return self._state.pods.is_bound(uid) or (pod is not None and is_nominated(self._state, pod))
+
+    async def _place(self, pod: Pod, done: Done) -> bool:
+        """Find a node for a member of a gang, if need be by evictions, and add it to ``done``."""
         await asyncio.sleep(0)
         with done.supposed(self._state):
-            if node := self._fitting_node(pod, done.leaving):
-                return node, ()
-        plan, _ = await self._best_plan(pod, done)
-        return (plan.node, plan.victims) if plan else None
+            node = self._fitting_node(pod, done.leaving)
+        plan = None if node else (await self._best_plan(pod, done))[0]
+        if plan or node:
+            done.add(pod.uid, plan.node if plan else node, plan.victims if plan else ())
+        return bool(plan or node)
 
     async def _best_plan(self, pod: Pod, done: Done) -> tuple[EvictionPlan | None, str]:
         """Search a few nodes at a time, then the best of each group, until one group is left."""
@@ -246,14 +234,17 @@ class Planner:
 
     def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Done:
         """These recommendations as done, except the pod's own and those of lower priority."""
-        pods, reservations, done = self._state.pods, self._state.reservations, Done()
+        by_uid, done = self._state.pods.by_uid, Done()
         for recommendation in recommended:
-            other = pods.by_uid(recommendation.pod)
+            other = by_uid(recommendation.pod)
             if other is None or other.uid == pod.uid or other.priority < pod.priority:
                 continue
-            if other.nominated_node or reservations.has(other.uid, Reserved.EVICTOR):
-                continue
-            if len(done.places) >= _RECOMMENDED:
-                break
-            done.add(other.uid, recommendation.node, filter(pods.by_uid, recommendation.victims))
+            if not is_nominated(self._state, other) and len(done.places) < _RECOMMENDED:
+                victims = filter(None, map(by_uid, recommendation.victims))
+                done.add(other.uid, recommendation.node, victims)
         return done
+
+
+def is_nominated(state: State, pod: Pod) -> bool:
+    """Whether kube-scheduler or the evictor has reserved a node for the pending pod."""
+    return bool(pod.nominated_node) or state.reservations.has(pod.uid, Reserved.EVICTOR)

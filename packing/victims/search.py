@@ -5,14 +5,13 @@ A *victim* is a pod that may be evicted; its cost is a vector that is compared l
 evicted, at the gang's cost.
 
 The search is greedy: start with evicting all victims, then let as many as possible stay, one by one. The
-order determines the remaining set, so several orders are tried, and then the neighbors of the best set. The
-resulting sets are minimal: no unit can be left out. Whether the request fits is determined by amounts, or by
-trial where these are not sufficient.
+order determines the remaining set, so several orders are tried, then each unit alone, and then the neighbors
+of the best set. The resulting sets are minimal: no unit can be left out. Whether the request fits is
+determined by amounts, or by trial where these are not sufficient.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
@@ -87,14 +86,17 @@ def _cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: bo
     """
     if not units.everyone[list(victims.required)].all():
         return None
-    search = _Search(units, reprieve, victims.recount)
-    search.try_orders(units.orders(victims.recount.stay_first if victims.recount else None))
+    best = _Best(units, reprieve, victims.recount)
+    orders = units.orders(victims.recount.stay_first if victims.recount else None)
+    best.try_orders(orders)
     if victims.proposed:
-        search.try_sets(units.orders()[:1], units.set_of(victims.proposed)[None])
-    if not roughly or (victims.recount and search.cost[0]):
-        search.try_single_units()
-        search.try_neighbors()
-    return None if search.best is None else VictimSet(*units.members(search.best), search.cost)
+        proposed = units.required.copy()
+        proposed[list(victims.proposed)] = True
+        best.try_sets(proposed[None], orders[:1])
+    if not roughly or (victims.recount and best.cost[0]):
+        best.try_sets(units.cheaper_units(best.cost), orders[:0])
+        best.try_neighbors()
+    return None if best.units is None else VictimSet(*units.members(best.units), best.cost)
 
 
 def cheapest_by_trial(
@@ -105,38 +107,28 @@ def cheapest_by_trial(
     return _cheapest(victims, units, _Trials(units, fits, budget), roughly=roughly)
 
 
-class _Search:
-    """Keeps the cheapest set, ``best`` (U,), and its cost."""
+class _Best:
+    """The cheapest set of ``units`` (U,) that was tried, and its cost."""
 
     def __init__(self, units: Units, reprieve: Reprieve, recount: Recount | None) -> None:
         self._units, self._reprieve, self._recount = units, reprieve, recount
-        self.best: Flags | None = None
+        self.units: Flags | None = None
         self.cost: Cost = (np.inf,)
 
-    def try_single_units(self) -> None:
-        """Try each unit that costs less than the best set, together with the required ones."""
-        order, costs = self._units.cheapest_first(), self._units.costs
-        order = order[: bisect_left(order, self.cost, key=lambda unit: tuple(costs[unit].tolist()))]
-        sets = self._units.required | (np.arange(len(costs)) == order[:, None])
-        self.try_sets(np.zeros((0, 0), np.int64), sets)
+    def try_orders(self, orders: Longs) -> None:
+        """Start with evicting all units, in each of these orders (P, M)."""
+        self.try_sets(np.repeat(self._units.everyone[None], len(orders), axis=0), orders)
 
     def try_neighbors(self) -> None:
         """Move to the cheapest neighbor of the best set, as long as it is cheaper."""
         for _ in range(_MOST_STEPS):
-            before = self.best
-            if before is None or not before.any():
-                return
-            self.try_orders(self._units.neighbors(before))
-            if self.best is before:
+            before = self.units
+            if before is not None and before.any():
+                self.try_orders(self._units.neighbors(before))
+            if self.units is before:
                 return
 
-    def try_orders(self, orders: Longs) -> None:
-        """Start with evicting all units, in each of these orders (P, M)."""
-        sets = np.empty((len(orders), len(self._units.costs)), np.bool_)
-        sets[:] = self._units.everyone
-        self.try_sets(orders, sets)
-
-    def try_sets(self, orders: Longs, sets: Flags) -> None:
+    def try_sets(self, sets: Flags, orders: Longs) -> None:
         """Let as many units of each set stay as possible, in its order if it has one (see ``Reprieve``), and
         keep the cheapest set."""
         fits = self._reprieve(orders, sets)
@@ -153,7 +145,7 @@ class _Search:
             if self._recount:
                 cost = self._recount.first(*self._units.members(sets[p])), *cost[1:]
             if cost < self.cost:
-                self.cost, self.best = cost, sets[p]
+                self.cost, self.units = cost, sets[p]
 
 
 class _Trials:

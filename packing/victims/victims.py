@@ -1,4 +1,11 @@
-"""The terms of the victim search: victims, their gangs, sets of them, and units that leave together."""
+"""The terms of the victim search: victims, their gangs, and units.
+
+A *unit* leaves at once: one of the V victims, or one of the K gangs as a whole. A set of units is a row of
+U = V + K flags, the victims first. While no more than the spare members of a gang leave, each of them is a
+unit in the set. If more leave, the gang takes their place in the set, and all its members leave.
+
+An *order* is a row of numbers of units: those that stay with the highest priority first.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,6 @@ import numpy.typing as npt
 from packing.fleet.arrays import Doubles, Flags, Longs
 
 Cost = tuple[float, ...]
-
 _MOST_NEIGHBORS = 8
 """Maximum number of units of a set that stay in one of its neighbors, the most expensive ones."""
 
@@ -65,10 +71,10 @@ class VictimSet:
 
 
 class Units:
-    """The V victims of a node, followed by the K gangs as a whole: U = V + K. Sets of them are (P, U).
+    """The units of a node: ``costs`` (U, C), and (U,) the sets that are evicted at first (``everyone``) and
+    in any case (``required``).
 
-    Evicting more members than the spare ones of a gang evicts the whole gang. A gang whose members are all
-    spare counts as none.
+    A gang whose members are all spare counts as none.
     """
 
     def __init__(self, victims: Victims, parts: Doubles) -> None:
@@ -77,32 +83,31 @@ class Units:
         self.costs, self.everyone, self._on_gpu = victims.costs, ~victims.stays, parts > 0
         costs = self._add_gangs(victims) if self.has_gangs else self.costs
         self.required = np.zeros(len(self.costs), np.bool_)
-        """(U,) victims that are evicted in any case."""
         self.required[list(victims.required)] = True
-        self._fixed = self.required
+        self._fixed = self.required  # and the gangs of these victims
         if self.has_gangs and victims.required:
             self._fixed = self.required.copy()
             self._fixed[self._victims :] = self._members @ self.required[: self._victims]
-        self._by_cost = _places(costs)
-        gpus = _places(parts @ costs[: self._victims])
-        dearest = np.where(self._on_gpu, gpus[:, None], len(gpus)).min(axis=0, initial=len(gpus))
-        self._by_gpu = dearest * len(self.costs) + self._by_cost
+        gpus, self._base = len(parts), 1 + max(self._on_gpu.shape)  # more than any rank
+        self._by_cost, by_gpu = _ranks(costs), _ranks(parts @ costs[: self._victims])
+        dearest = np.where(self._on_gpu, by_gpu[:, None], gpus).min(axis=0, initial=gpus)
+        self._by_gpu = dearest * self._base + self._by_cost
+        """(U,) the place of each unit by its most expensive GPU, then by its own cost."""
 
     def _add_gangs(self, victims: Victims) -> Doubles:
-        """Returns (U, C) costs for orders: a member that cannot be evicted alone costs its part of the
-        gang."""
-        gangs = victims.gangs
-        none = (0.0,) * victims.costs.shape[1]
-        whole = np.array([gang.whole or none for gang in gangs])
+        """Append the gangs to the units. Returns the costs (U, C) by which units are ordered: a member that
+        cannot be evicted alone costs its part of the gang."""
+        gangs, none = victims.gangs, (0.0,) * victims.costs.shape[1]
         self._spare = np.array([gang.spare for gang in gangs])
         self._may_leave = np.array([gang.whole is not None for gang in gangs])
-        members = self.everyone & (victims.gang_of == np.arange(len(gangs))[:, None])
+        members = ~victims.stays & (victims.gang_of == np.arange(len(gangs))[:, None])
         sizes = members.sum(axis=1)
         self._members = members & (sizes > self._spare)[:, None]  # (K, V)
-        self.costs = np.concatenate([victims.costs, whole])
-        tied = self._members[(self._spare == 0) & ~self._may_leave].any(axis=0)
-        self.everyone = np.concatenate([self.everyone & ~tied, np.zeros(len(gangs), np.bool_)])
         self._on_gpu = np.concatenate([self._on_gpu, self._on_gpu @ self._members.T], axis=1)
+        must_stay = self._members[(self._spare == 0) & ~self._may_leave].any(axis=0)
+        self.everyone = np.concatenate([~victims.stays & ~must_stay, np.zeros(len(gangs), np.bool_)])
+        whole = np.array([gang.whole or none for gang in gangs])
+        self.costs = np.concatenate([victims.costs, whole])
         costs = self.costs.copy()
         for gang in (self._spare == 0).nonzero()[0].tolist():
             costs[: self._victims][self._members[gang]] = whole[gang] / max(1, sizes[gang])
@@ -112,30 +117,20 @@ class Units:
         """Amounts of victims (V, R) as amounts of units (U, R)."""
         return np.concatenate([amounts, self._members @ amounts]) if self.has_gangs else amounts
 
-    def set_of(self, victims: Collection[int]) -> Flags:
-        """(U,) these victims and the required ones."""
-        units = self.required.copy()
-        units[list(victims)] = True
-        return units
-
     def victims_in(self, units: Flags) -> Flags:
-        """(..., V) the victims in units (..., U)."""
+        """(V,) the victims in a set of units."""
         if not self.has_gangs:
             return units
-        found: Flags = units[..., : self._victims] | (units[..., self._victims :] @ self._members)
-        return found
-
-    def gangs_in(self, units: Flags) -> Flags:
-        """(..., K) the gangs that leave as a whole."""
-        return units[..., self._victims :]
+        victims: Flags = units[: self._victims] | (units[self._victims :] @ self._members)
+        return victims
 
     def members(self, units: Flags) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The victims in these units (U,), and the whole gangs."""
-        victims, gangs = self.victims_in(units), self.gangs_in(units)
+        """The victims in a set of units, and the gangs that leave as a whole."""
+        victims, gangs = self.victims_in(units), units[self._victims :]
         return tuple(victims.nonzero()[0].tolist()), tuple(gangs.nonzero()[0].tolist())
 
     def join_gangs(self, sets: Flags) -> Flags:
-        """Add the rest of each gang of which too many members leave, to the sets in place. Returns (P,) false
+        """In sets (P, U), replace members by their gang, in place, where too many leave. Returns (P,) false
         where a gang must not leave as a whole."""
         alone, whole = sets[:, : self._victims], sets[:, self._victims :]
         too_many = alone.astype(np.int64) @ self._members.T > self._spare
@@ -145,50 +140,54 @@ class Units:
         return valid
 
     def orders(self, stay_first: Flags | None = None) -> Longs:
-        """(P, M) orders in which units may stay: the most expensive first; the same for each row of
-        ``stay_first`` (A, V), after these victims; and for each GPU, those on it last, preceded by those on
-        the GPUs with the most expensive pods first. If there are gangs, also with all their members first."""
-        places = np.concatenate([self._by_cost[None], self._by_gpu + len(self.costs) ** 2 * self._on_gpu])
+        """(P, M) orders of all units: the most expensive first; for each GPU, the units on it last, and
+        before them those on the most expensive GPUs first; for each row of ``stay_first`` (A, V), the most
+        expensive after these victims. If there are gangs, also all of these orders with the gangs and their
+        members first."""
+        places = np.concatenate([self._by_cost[None], self._by_gpu + self._base**2 * self._on_gpu])
         if stay_first is not None:
             after = np.repeat(self._by_cost[None], len(stay_first), axis=0)
-            after[:, : self._victims][stay_first] -= len(self.costs)
+            after[:, : self._victims][stay_first] -= self._base
             places = np.concatenate([places, after])
         if self.has_gangs:
             in_gang = np.concatenate([self._members.any(axis=0), self._members.any(axis=1)])
-            places = np.concatenate([places, places - len(self.costs) ** 3 * in_gang])
+            places = np.concatenate([places, places - self._base**3 * in_gang])
         return self._sorted(places)
 
     def neighbors(self, units: Flags) -> Longs:
-        """(P, M) orders that lead to neighboring sets of this one (U,): one unit of the set stays first, or
-        all on one GPU, then all units that are not in the set."""
-        leaving = np.concatenate([self.victims_in(units), self.gangs_in(units)])
+        """(P, M) orders that lead to neighboring sets of this one (U,): first an expensive unit of the set,
+        or all of its units on one GPU, then the units outside of the set, then the others in it."""
+        in_set = np.concatenate([self.victims_in(units), units[self._victims :]])
         dearest = (units & ~self._fixed).nonzero()[0]
         dearest = dearest[self._by_cost[dearest].argsort()][:_MOST_NEIGHBORS]
         alone = np.arange(len(self.costs)) == dearest[:, None]
-        alone[:, : self._victims] = self.victims_in(alone)
-        stay = np.concatenate([alone, self._on_gpu & leaving])
-        stay = stay[stay.any(axis=1)]
-        return self._sorted(self._by_gpu + len(self.costs) ** 2 * (leaving - 3 * stay))
+        if self.has_gangs:
+            alone[:, : self._victims] |= alone[:, self._victims :] @ self._members
+        first = np.concatenate([alone, self._on_gpu & in_set])
+        first = first[first.any(axis=1)]
+        return self._sorted(self._by_gpu + self._base**2 * (in_set - 3 * first))
 
-    def cheapest_first(self) -> Longs:
-        """(M,) all units that may be evicted alone, the cheapest first."""
+    def _sorted(self, places: Longs) -> Longs:
+        """The units by their place in each row (P, U), without those that are evicted in any case."""
+        if not self._fixed.any():
+            return places.argsort(axis=1)
+        places[:, self._fixed] = np.iinfo(np.int64).max
+        return np.ascontiguousarray(places.argsort(axis=1)[:, : np.count_nonzero(~self._fixed)])
+
+    def cheaper_units(self, cost: Cost) -> Flags:
+        """(P, U) each unit that costs less and may be evicted alone, with the required ones."""
         may_leave = self.everyone & ~self._fixed
         if self.has_gangs:
             may_leave[self._victims :] = self._may_leave
-        order = (-self._by_cost).argsort()
-        return order[may_leave[order]]
-
-    def _sorted(self, places: Longs) -> Longs:
-        """Units by their place in each row (P, U), without those that are evicted in any case."""
-        if not self._fixed.any():
-            return places.argsort(axis=1)
-        order = np.where(self._fixed, np.iinfo(np.int64).max, places).argsort(axis=1)
-        return np.ascontiguousarray(order[:, : np.count_nonzero(~self._fixed)])
+        costs, limit = self.costs.tolist(), [*cost]
+        alone = [unit for unit in may_leave.nonzero()[0].tolist() if costs[unit] < limit]
+        sets: Flags = self.required | (np.arange(len(costs)) == np.array(alone, np.int64)[:, None])
+        return sets
 
 
-def _places(costs: Doubles) -> Longs:
-    """(N,) the rank of each cost (N, C), the highest first."""
+def _ranks(costs: Doubles) -> Longs:
+    """(N,) the rank of each cost (N, C), 0 for the highest."""
     order = np.lexsort(costs.T[::-1])
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))[::-1]
-    return places
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))[::-1]
+    return ranks

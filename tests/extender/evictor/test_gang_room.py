@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from extender.cluster.reservations import Reserved
-from extender.cluster.state import State
-from extender.evictor.decision import best_node, best_plan
-from extender.evictor.planner import Done, gang_fits
+from extender.evictor.book import Schedulers
+from extender.evictor.decision import best_plan
+from extender.evictor.planner import Asked, Planner
 from extender.k8s.objects import Node, Pod
 from extender.trial.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
@@ -32,21 +31,6 @@ def victims(node: str, count: int, **more: Any) -> list[Pod]:
     ]
 
 
-def placer(
-    state: State, nodes: Collection[str]
-) -> Callable[[Pod, Done], Awaitable[tuple[str, Collection[Pod]] | None]]:
-    """The real search, on these nodes."""
-
-    async def place(pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
-        with done.supposed(state):
-            if node := best_node(state, pod, list(nodes), done.leaving):
-                return node, ()
-            plan, _ = best_plan(plan_evictions(state, pod, list(nodes), 0.0, required=done.leaving))
-            return (plan.node, plan.victims) if plan else None
-
-    return place
-
-
 async def fits(*objects: Node | Pod) -> bool:
     """Whether the gang of the pod "p" fits, with the best plan for "p"."""
     state = make_state(*objects)
@@ -56,7 +40,8 @@ async def fits(*objects: Node | Pod) -> bool:
     plan, _ = best_plan(plan_evictions(state, pod, nodes, 0.0))
     assert plan is not None
     free = state.fleet.arrays.compute.copy()
-    answer = await gang_fits(state, pod, plan, placer(state, nodes))
+    asked = Asked(Schedulers(), lambda uid: [])
+    answer = await Planner(state, asked, lambda: 0.0).gang_fits(pod, plan)
     assert not state.reservations.by_reason(Reserved.SUPPOSED)
     assert (state.fleet.arrays.compute == free).all()
     return answer

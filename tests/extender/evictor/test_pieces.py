@@ -12,7 +12,7 @@ from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor import planner
 from extender.evictor.book import Schedulers
-from extender.evictor.planner import Asked, Planner, gang_fits
+from extender.evictor.planner import Asked, Planner
 from extender.k8s.objects import Pod, Upserted
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from tests.extender.builders import NOW, make_node, make_pod, make_state
@@ -62,7 +62,7 @@ async def test_neither_a_plan_nor_a_gang_searches_many_nodes_at_once(pieces: Pie
     pod = pieces.state.pods["default/p"]
     plan, _ = await pieces.planner.plan(pod)
     assert plan is not None
-    assert not await gang_fits(pieces.state, pod, plan, pieces.planner.place)
+    assert not await pieces.planner.gang_fits(pod, plan)
     turns.cancel()
     assert max(pieces.nodes.values()) <= MOST_NODES_IN_A_PIECE
     assert sum(pieces.nodes.values()) > 14 * NODES

@@ -26,7 +26,7 @@ demo: setup
 	$(BIN)/stowage demo
 
 test: setup
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 # The core: placing, bind, preemption, the evictor, gangs, DRA, failover, a broken kind, and what is installed. The nightly run does all,
 # and more kinds of jobs.

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.precompile import choose_cache
-from tests.examples import NIGHTLY, USUAL
+from tests.examples import NIGHTLY, SEED, USUAL
 
 choose_cache()  # before numba is imported
 import_module("numba")  # or the first question that a test asks would turn its process to plain Python
@@ -22,6 +22,10 @@ NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None, max_examples=USUAL)
 settings.load_profile("stowage")
+
+
+def pytest_report_header() -> str | None:
+    return None if NIGHTLY else f"what is tried today: STOWAGE_TESTS_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

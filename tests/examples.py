@@ -1,17 +1,19 @@
 """What a property test tries, and a test with many parameters.
 
-`make test` runs on every change and tries some. `make nightly` tries all of them.
+`make test` runs on every change and tries some, each day others. `make nightly` tries all of them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from datetime import date
+from typing import TypeVar
 
-import pytest
-
+T = TypeVar("T")
 NIGHTLY = os.environ.get("STOWAGE_TESTS") == "nightly"
+SEED = int(os.environ.setdefault("STOWAGE_TESTS_SEED", str(date.today().toordinal())))
+"""The day, unless the environment says which. All processes of a run have the same."""
 _USUAL = 100  # where a test does not say how many
 _PART = 10  # `make test` tries one of so many
 _LEAST = 10
@@ -25,9 +27,10 @@ def examples(nightly: int, least: int = _LEAST) -> int:
 USUAL = examples(_USUAL)
 
 
-def some(values: Iterable[str], count: int = 3) -> list[Any]:
-    """Parameters of a test: the first ones always, the others in the nightly run."""
-    return [
-        pytest.param(value, marks=() if number < count else pytest.mark.nightly)
-        for number, value in enumerate(values)
-    ]
+def some(values: Iterable[T], count: int = 3) -> list[T]:
+    """Parameters of a test: all in the nightly run, else so many, each day the next ones."""
+    known = list(values)
+    if NIGHTLY or count >= len(known):
+        return known
+    first = SEED * count
+    return [known[number % len(known)] for number in range(first, first + count)]

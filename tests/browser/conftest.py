@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-import re
-import subprocess
-import sys
-import time
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from bench.chromium import Page, chromium, find_chromium
 from bench.page_cluster import manifests
+from extender.server.app import create_app
+from extender.server.run import listen
+from extender.server.service import Service
+from extender.settings import Settings
+from extender.source.snapshot import SnapshotSource, read
 from tests.conftest import NO_CHROMIUM
+from tests.extender import ports
 
 READY_SECONDS = 120
 
 
 @contextmanager
-def serving(snapshot: Path, **settings: str) -> Iterator[str]:
-    """``stowage serve`` on a free port; its URL, once it is ready."""
-    command = [sys.executable, "-m", "extender.cli.main", "serve", "--port", "0", "--snapshot", str(snapshot)]
-    ours = {f"STOWAGE_{key.upper()}": value for key, value in {"drain_seconds": "0", **settings}.items()}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | ours)
-    assert process.stderr is not None
-    try:
-        url = next(found[1] for line in process.stderr if (found := re.search(r"on (http://[^\"]+)", line)))
-        end = time.monotonic() + READY_SECONDS
-        while httpx.get(f"{url}/readyz", timeout=READY_SECONDS).status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+def serving(snapshot: Path, **settings: Any) -> Iterator[str]:
+    """A ready service on a free port of this process, which has the kernels already; its URL."""
+    service = Service(Settings(**settings), SnapshotSource(read([snapshot]), snapshot.name), "1.2.3")
+    ready, ended = threading.Event(), threading.Event()
+
+    async def serve(sock: socket.socket) -> None:
+        async with ports.serving(create_app(service), sock, grace=1):
+            working = asyncio.create_task(service.run())
+            await service.until_ready()
+            ready.set()
+            await asyncio.to_thread(ended.wait)
+            working.cancel()
+
+    with listen("127.0.0.1", 0) as sock:
+        thread = threading.Thread(target=lambda: asyncio.run(serve(sock)))
+        thread.start()
+        try:
+            assert ready.wait(READY_SECONDS)
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
 
 
 def write_snapshot(path: Path, *items: dict[str, Any]) -> Path:

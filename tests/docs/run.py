@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -11,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from extender.cli import main as cli
 from tests.certificates import Authority, Secret
 
 from .collect import ROOT
@@ -40,14 +44,15 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def to_the_end(command: str, directory: Path) -> str:
-    """What it prints. It must succeed."""
+    """What it prints. It must succeed. Commands of Stowage run in this process, which has the kernels."""
+    program, *arguments = shlex.split(command)
+    if program == "stowage":
+        with contextlib.chdir(directory), contextlib.redirect_stdout(io.StringIO()) as out:
+            assert cli.main(arguments) == 0
+        return out.getvalue()
+    shell = ["bash", "-c", command]
     done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=directory,
-        env=environment(directory),
-        capture_output=True,
-        text=True,
-        check=False,
+        shell, cwd=directory, env=environment(directory), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
+from tests.examples import some
 
 from . import classes
 from .collect import ROOT, Command, all_commands, pages
@@ -108,10 +109,6 @@ def test_the_usage_beside_the_list_of_pages_names_what_there_is(capsys: pytest.C
         )
 
 
-LONG = ("stowage replay", "stowage explain -f job.yaml", "stowage explain pod.yaml --example --node")
-"""Others of the same kind are run by `make test`, or take minutes."""
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reader")
@@ -119,10 +116,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(one, marks=pytest.mark.nightly if one.startswith(LONG) else ()) for one in classes.HERE],
-)
+@pytest.mark.parametrize("command", some(classes.HERE, 7))
 def test_it_succeeds(directory: Path, command: str) -> None:
     before = Counter(path.name for path in directory.iterdir())
     printed = to_the_end(command, directory)
@@ -130,7 +124,7 @@ def test_it_succeeds(directory: Path, command: str) -> None:
     assert printed or after - before
 
 
-@pytest.mark.parametrize(("command", "said"), classes.UNTIL.items())
+@pytest.mark.parametrize(("command", "said"), some(classes.UNTIL.items(), 1))
 def test_it_runs_until_it_is_told_to_stop(directory: Path, command: str, said: str) -> None:
     if "train.py" in command:
         to_the_end(classes.HERE[0], directory)  # what it resumes

@@ -6,18 +6,14 @@ of their own.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import shlex
 from collections.abc import Iterator
 
 import pytest
 
-from extender.cli import main as cli
-
 from .classes import BY_TEST
 from .collect import ROOT, blocks, pages
+from .run import to_the_end
 
 SAMPLES = BY_TEST["tests/docs/test_samples.py::test_a_sample_is_what_the_command_prints"]
 LEFT_OUT = "..."
@@ -30,12 +26,6 @@ def shown() -> Iterator[tuple[str, str]]:
         for block in blocks(page):
             if block.language == "console":
                 yield from re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE)
-
-
-def printed(command: str) -> str:
-    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()) as out:
-        assert cli.main(shlex.split(command)[1:]) == 0
-    return out.getvalue()
 
 
 def plain(text: str) -> list[str]:
@@ -51,7 +41,7 @@ def matches(sample: str, output: str) -> bool:
 
 @pytest.mark.parametrize("command", SAMPLES)
 def test_a_sample_is_what_the_command_prints(command: str) -> None:
-    samples, output = [sample for line, sample in shown() if line == command], printed(command)
+    samples, output = [sample for line, sample in shown() if line == command], to_the_end(command, ROOT)
     assert samples
     assert all(matches(sample, output) for sample in samples), output
 
@@ -73,7 +63,7 @@ def test_the_comparison_can_fail(sample: str, output: str, agree: bool) -> None:
 
 def main() -> None:
     for command, sample in shown():
-        if command in SAMPLES and not matches(sample, output := printed(command)):
+        if command in SAMPLES and not matches(sample, output := to_the_end(command, ROOT)):
             print(f"$ {command}\n{output}")
 
 

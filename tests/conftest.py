@@ -25,7 +25,7 @@ settings.load_profile("stowage")
 
 
 def pytest_report_header() -> str | None:
-    return None if NIGHTLY else f"what is tried today: STOWAGE_TESTS_SEED={SEED}"
+    return None if NIGHTLY else f"what is tried today: TESTS_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 NIGHTLY = os.environ.get("STOWAGE_TESTS") == "nightly"
-SEED = int(os.environ.setdefault("STOWAGE_TESTS_SEED", str(date.today().toordinal())))
+SEED = int(os.environ.setdefault("TESTS_SEED", str(date.today().toordinal())))
 """The day, unless the environment says which. All processes of a run have the same."""
 _USUAL = 100  # where a test does not say how many
 _PART = 10  # `make test` tries one of so many

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from extender.settings import Settings
 from extender.source.reflector import Backoff
 from extender.source.watched_kinds import ALWAYS_AWAITED, UNKNOWN, WATCHED_KINDS
 from tests.contract.conftest import GPU, Stowage, manifest
+from tests.examples import some
 from tests.extender.apiserver import PATIENT, ApiServer, node, source_of
 from tests.extender.apistore import Store
 
@@ -95,7 +96,7 @@ async def unsynced(stowage: Stowage) -> set[str]:
     return {*re.findall(r'^stowage_synced\{resource="(.+)"\} 0.0$', text, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", some(FAULTS))
 async def test_no_kind_that_may_be_unknown_keeps_stowage_from_being_ready(
     api: ApiServer, tmp_path: Path, fault: str
 ) -> None:
@@ -136,8 +137,9 @@ async def test_no_kind_that_may_be_unknown_keeps_stowage_from_being_ready(
         assert not await unsynced(stowage)
 
 
-@pytest.mark.parametrize("fault", ["500", "no answer", "half a page"])
-@pytest.mark.parametrize("kind", sorted(ALWAYS_AWAITED))
+@pytest.mark.parametrize(
+    ("kind", "fault"), some(product(sorted(ALWAYS_AWAITED), ["500", "no answer", "half a page"]), 5)
+)
 async def test_kinds_that_could_over_commit_are_awaited_without_end(
     api: ApiServer, tmp_path: Path, kind: Any, fault: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -28,33 +29,42 @@ OWNERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with manifests, a folder of them, and the example with owners of its pods."""
+    directory = tmp_path_factory.mktemp("files")
+    with contextlib.chdir(directory):
+        Path("small.yaml").write_text(POD % ("small", 1))
+        Path("large.yaml").write_text(POD % ("large", 16))
+        Path("many").mkdir()
+        Path("many/a.yaml").write_text(POD % ("first", 1))
+        Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
+        Path("many/README.md").write_text("not a manifest")
+        Path("many/old.yaml").mkdir()
+        Path("many/old.yaml/c.yaml").write_text(POD % ("third", 1))
+        Path("packed").mkdir()
+        Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
+        Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))
+        Path("bomb.yaml.gz").write_bytes(gzip.compress(b"#" * (33 << 20)))
+        Path("cut.yaml.gz").write_bytes(Path("packed/small.yaml.gz").read_bytes()[:-9])
+        Path("empty").mkdir()
+        Path("other.yaml").write_text(
+            (POD % ("small", 1)).replace("name: small", "name: small, namespace: other", 1)
+        )
+        cluster = json.loads(CLUSTER.read_text())
+        for item in cluster["items"]:
+            meta = item["metadata"]
+            if owner := OWNERS.get(f"{meta.get('namespace')}/{meta['name']}"):
+                meta["ownerReferences"] = [
+                    {"kind": owner[0], "name": owner[1], "uid": "u", "controller": True}
+                ]
+        Path("owned.json").write_text(json.dumps(cluster))
+    return directory
+
+
 @pytest.fixture(autouse=True)
-def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With manifests, a folder of them, and the example with owners of its pods."""
-    monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(POD % ("small", 1))
-    Path("large.yaml").write_text(POD % ("large", 16))
-    Path("many").mkdir()
-    Path("many/a.yaml").write_text(POD % ("first", 1))
-    Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
-    Path("many/README.md").write_text("not a manifest")
-    Path("many/old.yaml").mkdir()
-    Path("many/old.yaml/c.yaml").write_text(POD % ("third", 1))
-    Path("packed").mkdir()
-    Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
-    Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))
-    Path("bomb.yaml.gz").write_bytes(gzip.compress(b"#" * (33 << 20)))
-    Path("cut.yaml.gz").write_bytes(Path("packed/small.yaml.gz").read_bytes()[:-9])
-    Path("empty").mkdir()
-    Path("other.yaml").write_text(
-        (POD % ("small", 1)).replace("name: small", "name: small, namespace: other", 1)
-    )
-    cluster = json.loads(CLUSTER.read_text())
-    for item in cluster["items"]:
-        meta = item["metadata"]
-        if owner := OWNERS.get(f"{meta.get('namespace')}/{meta['name']}"):
-            meta["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "uid": "u", "controller": True}]
-    Path("owned.json").write_text(json.dumps(cluster))
+def _directory(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +216,10 @@ def test_arguments_are_explained(line: str, code: int, said: str, capsys: pytest
     assert said in "".join(capsys.readouterr())
 
 
-def test_pods_without_gpus_that_fit_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pods_without_gpus_that_fit_share_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     web = (POD % ("web", 1)).replace("nvidia.com/gpu", "cpu")
     huge = web.replace("web", "huge").replace("cpu: 1", "cpu: 9000")
     Path("app.yaml").write_text("---".join([web, POD % ("small", 1), huge, web.replace("web", "db")]))
@@ -250,8 +263,9 @@ def test_yaml_and_json_are_the_same_value(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("columns", ["", "60"])
 def test_a_name_is_whole_in_whatever_width(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     name = "ip-10-0-137-201.eu-central-1.compute.internal.h100-01"
     Path("long.json").write_text(CLUSTER.read_text().replace('"h100-01"', f'"{name}"'))
     monkeypatch.setenv("COLUMNS", columns)
@@ -264,7 +278,10 @@ def test_a_name_is_whole_in_whatever_width(
     assert pods[0].endswith("does not help.") is (not columns)  # the whole text where no width is set
 
 
-def test_the_context_of_a_kubeconfig_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_context_of_a_kubeconfig_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("kubeconfig").write_text(
         "{kind: Config, current-context: '', contexts: [], clusters: [], users: []}"
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from extender.cluster.census import CensusTaker
-from extender.explain.fleet_feed import _EVERY, _OLDER, _RECENT, INTERVAL, FleetHistory
+from extender.explain import fleet_feed
+from extender.explain.fleet_feed import _EVERY, INTERVAL, FleetHistory
 from tests.extender.builders import make_node, make_pod, make_state
 
 
@@ -27,13 +30,15 @@ async def test_a_sample_has_the_figures_of_the_moment() -> None:
     }
 
 
-async def test_old_samples_are_thinned_out_and_forgotten() -> None:
-    state = make_state(make_node("a"))
-    history = FleetHistory(CensusTaker(state))
-    for number in range(_RECENT + _EVERY * (_OLDER + 5)):
+async def test_old_samples_are_thinned_out_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    recent, older = 9, 20
+    monkeypatch.setattr(fleet_feed, "_RECENT", recent)
+    monkeypatch.setattr(fleet_feed, "_OLDER", older)
+    history = FleetHistory(CensusTaker(make_state(make_node("a"))))
+    for number in range(recent + _EVERY * (older + 5)):
         await history.sample(INTERVAL * number)
     at = history.columns()["at"]
-    assert len(at) == _OLDER + _RECENT
+    assert len(at) == older + recent
     steps = [later - earlier for earlier, later in pairwise(at)]
-    assert set(steps[: _OLDER - 1]) == {INTERVAL * _EVERY}
-    assert set(steps[_OLDER:]) == {INTERVAL}
+    assert set(steps[: older - 1]) == {INTERVAL * _EVERY}
+    assert set(steps[older:]) == {INTERVAL}

@@ -6,13 +6,16 @@ No test measures time: the limits in seconds are shortened, and answers are coun
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
 
+from extender import logs
 from extender.server import body
 from extender.server import port as ports
 from extender.server import run as serve
@@ -20,7 +23,7 @@ from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.untrusted.limits import BODIES_IN_FLIGHT, CONNECTIONS, HEADERS, PIPELINED_REQUESTS
+from extender.untrusted.limits import BODIES_IN_FLIGHT, CONNECTIONS, HEADERS, LOG_LINES, PIPELINED_REQUESTS
 from tests.contract.conftest import manifest
 from tests.extender.builders import make_node
 from tests.extender.ports import serving
@@ -268,3 +271,25 @@ async def test_a_caller_that_hangs_up_leaves_nothing_behind(port: Port) -> None:
     large = FILTER.ljust(MIB)
     readers = [await port.send(request("filter", large)) for _ in range(BODIES_IN_FLIGHT)]
     assert [json.loads((await answer(one))[1])["NodeNames"] for one in readers] == [["a"]] * BODIES_IN_FLIGHT
+
+
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n"
+)
+LOGGED = [
+    b"NONSENSE\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE,
+    b"GET / HTTP/1.1\r\nHost: a%d.example\r\nConnection: close\r\n\r\n",
+]
+"""Requests that could cost a log line each."""
+
+
+async def test_a_flood_of_requests_writes_a_few_lines(port: Port) -> None:
+    logs.configure("info", written := io.StringIO())
+    for number, sent in product(range(150), LOGGED):
+        reader, writer = await port.connect()
+        writer.write(sent.replace(b"%d", b"%d" % number))
+        with suppress(ConnectionError):
+            await reader.read(1 << 16)
+        writer.transport.abort()
+    assert LOG_LINES <= written.getvalue().count("\n") < 5 * LOG_LINES

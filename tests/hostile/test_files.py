@@ -199,7 +199,7 @@ def readers() -> Iterator[list[Reader]]:
         reader.end()
 
 
-@pytest.mark.parametrize("text", [name for name in TEXTS if name != "too much"])
+@pytest.mark.parametrize("text", some([name for name in TEXTS if name != "too much"], 9))
 def test_a_configmap_of_layouts(readers: list[Reader], text: str) -> None:
     usual = readers[-1].usual
     assert usual is not None

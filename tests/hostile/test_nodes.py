@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.examples import some
+from tests.examples import examples, some
 from tests.hostile.cluster import (
     GPU,
     PLAIN,
@@ -207,7 +207,7 @@ def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
     """A node that changes its model and its resources 300 times leaves no memory behind."""
     cluster = Cluster(runner)
     budget = Budget(cluster)
-    for n in range(300):
+    for n in range(examples(300, least=160)):
         labels = {"nvidia.com/gpu.product": f"NVIDIA-X{n}", "nvidia.com/gpu.memory": str(1000 + n)}
         cluster.hear(
             "Node", "MODIFIED", hostile(resources={f"nvidia.com/mig-{n}g.{n}gb": "1"}, labels=labels)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 import random
 import tracemalloc
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -101,7 +101,7 @@ PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
 """A pod's request in HAMi's dialect."""
 
 
-@pytest.mark.parametrize("text", some(TEXTS, 2))
+@pytest.mark.parametrize("text", some(TEXTS, 1))
 def test_one_long_annotation(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, text: str) -> None:
     pods = {
         key: usual_pod("hostile", PARTS if "/vgpu" in key else {}, annotations={key: TEXTS[text]})
@@ -139,7 +139,7 @@ ASKED = [GPU, "cpu", "memory", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvid
 ASKED += ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu-core", "volcano.sh/vgpu-memory"]
 
 
-@pytest.mark.parametrize("resource", some(ASKED, 2))
+@pytest.mark.parametrize("resource", some(ASKED, 1))
 def test_quantities_of_every_grammar(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, resource: str
 ) -> None:
@@ -312,8 +312,7 @@ def answers_to_normal_pods(cluster: Cluster) -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["after they came", "after a restart"])
-@pytest.mark.parametrize("gone", [False, True], ids=["waiting", "gone"])
+@pytest.mark.parametrize(("restarted", "gone"), some(product([False, True], [False, True]), 1))
 def test_pods_that_fit_nowhere_change_no_answer(runner: asyncio.Runner, restarted: bool, gone: bool) -> None:
     with_them, without = Cluster(runner), Cluster(runner)
     for one in (with_them, without):
@@ -338,7 +337,7 @@ def test_pods_that_fit_nowhere_change_no_answer(runner: asyncio.Runner, restarte
 def test_each_pod_that_fits_nowhere_alone(runner: asyncio.Runner) -> None:
     """After a restart, the first plan knows only this pod."""
     wanted = answers_to_normal_pods(Cluster(runner))
-    for pod in NOWHERE:
+    for pod in some(NOWHERE):
         cluster = Cluster(runner)
         cluster.put(pod)
         assert answers_to_normal_pods(cluster) == wanted, pod["metadata"]["name"]
@@ -383,7 +382,7 @@ CHANGES = st.lists(
 def test_the_books_are_those_of_the_objects_that_are_left(
     runner: asyncio.Runner, changes: list[tuple[int, str, int]]
 ) -> None:
-    cluster, there, uids = Cluster(runner), dict[int, Manifest](), itertools.count()
+    cluster, there, uids = Cluster(runner), dict[int, Manifest](), count()
     for which, what, variant in changes:
         if what == "again" and which in there:
             cluster.hear("Pod", "MODIFIED", there[which])
@@ -422,7 +421,7 @@ def test_the_books_after_a_long_day(runner: asyncio.Runner) -> None:
     """Many large and odd pods and some nodes come and go. Then the allocations are those of a new process."""
     cluster, chance = Cluster(runner), random.Random(7)
     running: list[Manifest] = []
-    for n in range(1500):
+    for n in range(examples(1500, least=300)):
         if len(running) > 20 or (running and chance.random() < 0.4):
             cluster.remove(running.pop(chance.randrange(len(running))))
         pod = chance.choice(VARIANTS)

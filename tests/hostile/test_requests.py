@@ -6,11 +6,13 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 
 from extender.protocol.messages import VERBS
+from tests.examples import some
 from tests.hostile.cluster import NAMES, PLAIN, SAID, Cluster, usual_node, usual_pod
 
 POD = usual_pod("asked")
@@ -65,8 +67,7 @@ MESSAGES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize(("verb", "kind"), some(product(VERBS, MESSAGES), 19))
 def test_a_hostile_message(cluster: Cluster, caplog: pytest.LogCaptureFixture, verb: str, kind: str) -> None:
     body = json.dumps(MESSAGES[kind]()).encode()
     response = cluster.send("POST", f"/scheduler/{verb}", body)

@@ -17,9 +17,10 @@ from typing import Any
 
 from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.names import MOST_ALLOWED_BYTES, MOST_KINDS
+from tests.examples import examples
 from tests.hostile.cluster import GPU, HAMI, PLAIN, Cluster, Manifest, usual_node, usual_pod
 
-MANY = 120
+MANY = examples(120, least=40)
 """Names of each kind in one round: growth by a quarter of them is noticed."""
 KEPT = {
     "Names._numbers": MOST_KINDS,

@@ -7,11 +7,13 @@ import gc
 import json
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 
 from extender.protocol.volcano import VOLCANO_VERBS
+from tests.examples import some
 from tests.hostile.cluster import NAMES, PLAIN, SAID, VERB, Cluster, Manifest, steps, usual_pod
 from tests.hostile.test_requests import deep
 
@@ -70,8 +72,7 @@ MESSAGES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VOLCANO_VERBS)
-@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize(("verb", "kind"), some(product(VOLCANO_VERBS, MESSAGES), 19))
 def test_a_hostile_message(cluster: Cluster, caplog: pytest.LogCaptureFixture, verb: str, kind: str) -> None:
     before = cluster.books()
     body = json.dumps(MESSAGES[kind](), separators=(",", ":")).encode()

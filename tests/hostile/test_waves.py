@@ -15,12 +15,12 @@ import pytest
 from extender.data import CLUSTER
 from extender.untrusted.limits import CONNECTIONS, HEADERS
 from tests.certificates import Authority, Secret
-from tests.examples import some
+from tests.examples import examples, some
 from tests.extender.server.test_run import Process, Start, start
 
 __all__ = ["start"]  # a fixture
 
-WAVES, LEFT_MIB = 3, 20
+WAVES, LEFT_MIB = examples(3, least=1), 20
 SIZE = CONNECTIONS - 10
 GET = b"GET /healthz HTTP/1.1\r\nHost: s\r\n"
 LARGE = GET + b"X: " + b"x" * (HEADERS - 1000) + b"\r\n\r\n"

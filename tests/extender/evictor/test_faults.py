@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from extender.cluster.reservations import Reserved
+from tests.examples import some
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Start, log, node, nominated, pod
@@ -59,8 +61,16 @@ async def test_after_a_refusal_half_way_a_new_plan_counts_what_is_leaving(
     assert all("deletionTimestamp" in api.pods.objects[f"ml/{name}"]["metadata"] for name in "vw")
 
 
-@pytest.mark.parametrize("fault", ["500", "403", "409", "429", "460", "hangup", "lost", "422"])
-@pytest.mark.parametrize("action", ["nominate", "dry-run", "evict", "event"])
+@pytest.mark.parametrize(
+    ("action", "fault"),
+    some(
+        product(
+            ["nominate", "dry-run", "evict", "event"],
+            ["500", "403", "409", "429", "460", "hangup", "lost", "422"],
+        ),
+        11,
+    ),
+)
 async def test_no_fault_ends_the_loop_or_evicts_twice(
     api: ApiServer, start: Start, action: str, fault: str
 ) -> None:

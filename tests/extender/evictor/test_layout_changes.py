@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
 
 from extender.evictor.layout_changes import next_write
 from extender.k8s.objects import Node
+from tests.examples import some
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.mig_nodes import CHANGE, CONFIG, STATE, MigManager, large, mig_node, small
@@ -277,11 +279,7 @@ BREAKS = [
 
 @pytest.mark.parametrize(
     ("how", "fault", "writes"),
-    [
-        pytest.param(how, fault, writes, marks=() if (writes - row) % 6 in (0, 3) else pytest.mark.nightly)
-        for row, (how, fault) in enumerate(BREAKS)
-        for writes in range(6)
-    ],
+    some([(how, fault, writes) for writes in range(6) for how, fault in BREAKS], 5),
 )
 async def test_no_change_is_forgotten_whatever_breaks_off(
     api: ApiServer, start: Start, manager: MigManager, how: str, fault: str, writes: int
@@ -356,8 +354,10 @@ class Agent:
         self._api.put(node | {"metadata": node["metadata"] | {"annotations": {CHANGE: text}}})
 
 
-@pytest.mark.parametrize("step", ["drain", "apply", "revert", "done", "given_up", "failed"])
-@pytest.mark.parametrize("per_hour", [1, 4])
+@pytest.mark.parametrize(
+    ("step", "per_hour"),
+    some(product(["drain", "apply", "revert", "done", "given_up", "failed"], [1, 4]), 5),
+)
 async def test_what_the_agent_of_a_node_writes_delays_its_own_node_only(
     api: ApiServer, start: Start, manager: MigManager, step: str, per_hour: int
 ) -> None:
@@ -375,7 +375,7 @@ async def test_what_the_agent_of_a_node_writes_delays_its_own_node_only(
     assert len(written) <= 3  # in 150 seconds
 
 
-@pytest.mark.parametrize("step", ["drain", "apply", "revert", "failed"])
+@pytest.mark.parametrize("step", some(["drain", "apply", "revert", "failed"], 1))
 async def test_a_leader_waits_for_a_change_that_it_finds_only_as_long_as_it_can_take(
     api: ApiServer, start: Start, manager: MigManager, step: str
 ) -> None:

@@ -12,6 +12,7 @@ from extender.k8s.job_kinds import JOB_KINDS
 from extender.k8s.objects import JobKind, Pod, PodGroup
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import OBJECT_ENTRIES
+from tests.examples import some
 
 METADATA = {"name": "x", "namespace": "ml", "uid": "u"}
 MOST_CALLS = 10 * OBJECT_ENTRIES
@@ -34,8 +35,17 @@ def read(kind: Any, manifest: dict[str, Any]) -> tuple[Any, int]:
     return record, calls
 
 
-@pytest.mark.parametrize("kind", JOB_KINDS)
-@pytest.mark.parametrize(("field", "item"), [("workerGroupSpecs", {}), ("podSets", {"a": {}}), ("x", {})])
+@pytest.mark.parametrize(
+    ("kind", "field", "item"),
+    some(
+        [
+            (kind, field, item)
+            for kind in JOB_KINDS
+            for field, item in (("workerGroupSpecs", {}), ("podSets", {"a": {}}), ("x", {}))
+        ],
+        7,
+    ),
+)
 def test_a_job_with_too_many_parts_is_unreadable_and_shown(kind: JobKind, field: str, item: object) -> None:
     count = 1_000_000 // (len(json.dumps(item)) + 2)
     record, calls = read(kind, {"metadata": METADATA, "spec": {field: [item] * count}})

@@ -315,7 +315,7 @@ def intruder(draw: random.Random, number: int) -> list[Pod]:
 
 
 @given(seed=st.integers(0, 2**32), pause=st.sampled_from([0.1, 0.25, 1.0]), hold=st.sampled_from([0.0, 60.0]))
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(20, least=2))
 def test_of_two_gangs_one_starts_whole_and_in_time_whatever_another_namespace_does(
     seed: int, pause: float, hold: float
 ) -> None:

@@ -22,6 +22,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.filter import filter_nodes
+from tests.examples import some
 from tests.extender.builders import make_node, make_settings, make_state
 from tests.extender.engines import SYNCED, make_engine
 from tests.job_kinds import JOBS, WORKERS, Job, Object, ray_cluster
@@ -108,8 +109,10 @@ def test_every_kind_that_is_watched_is_tested() -> None:
     assert JOB_KINDS.keys() <= JOBS.keys()
 
 
-@pytest.mark.parametrize("kind", JOBS)
-@pytest.mark.parametrize(("nodes", "start"), [(4, 0), (WORKERS, WORKERS)])
+@pytest.mark.parametrize(
+    ("kind", "nodes", "start"),
+    some([(kind, *room) for kind in JOBS for room in ((4, 0), (WORKERS, WORKERS))], 9),
+)
 def test_all_pods_of_a_job_start_or_none(kind: str, nodes: int, start: int) -> None:
     scheduler, job = Scheduler(nodes), JOBS[kind]("job")
     show_job(scheduler, kind, job)
@@ -117,7 +120,7 @@ def test_all_pods_of_a_job_start_or_none(kind: str, nodes: int, start: int) -> N
     assert scheduler.started(job) == start
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", some(JOBS))
 def test_of_two_jobs_at_once_one_starts_whole(kind: str) -> None:
     scheduler, jobs = Scheduler(WORKERS + 3), [JOBS[kind](name) for name in ("a", "b")]
     for job in jobs:

@@ -45,7 +45,9 @@ def fewest_kept(trial: Trial) -> int | None:
     for item in items:
         trial.leave(item)
     # A pod may run where it would no longer fit. Without it the bound remains valid.
-    bound = at_least(trial, [item for item in items if item.home < 0 or trial.fits(item)[item.home]])
+    bound = at_least(
+        trial, [item for item in items if item.home < 0 or np.isfinite(trial.costs(item)[item.home])]
+    )
     trial.undo_to(now)
     return None if bound is None else bound + len(trial.apart)
 
@@ -133,7 +135,7 @@ class _Kinds:
             first.setdefault(key, item)
         ranked = sorted(groups, key=lambda key: -groups[key] * (1000 * key[0].gpus + 1))[:_MOST_TYPES]
         kinds, demand = [first[key] for key in ranked], np.array([groups[key] for key in ranked], np.int64)
-        return cls(trial, kinds, demand, np.array([trial.fits(kind) for kind in kinds]))
+        return cls(trial, kinds, demand, np.array([np.isfinite(trial.costs(kind)) for kind in kinds]))
 
     def classes_of_rows(self, kind_of: Callable[[int], object]) -> list[list[int]]:
         """The rows of equal nodes that accept pods, where the same kinds fit: those with GPUs, and those

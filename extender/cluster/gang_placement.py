@@ -96,11 +96,11 @@ def place_together(
     nodes: Mapping[str, Node],
     members: Sequence[WaitingMembers],
     far: FarCosts = lambda request: None,
-    allowed: Callable[[WaitingMembers], Flags | None] = lambda members: None,
+    fits: Callable[[WaitingMembers], Flags] | None = None,
 ) -> list[Placement] | None:
     """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: additional
-    cost of each row for the member due to its distance from the others, (N,). ``allowed``: rows where nothing
-    but room can rule out the member, (N,).
+    cost of each row for the member due to its distance from the others, (N,). ``fits``: the rows where the
+    member fits, (N,), if more than free resources decide that.
 
     Of kube-scheduler's filters, those of ``k8s.node_filter`` apply. A node with a momentarily busy device
     plugin counts as open. At most ``limits.GANG_PLACED`` members are placed one by one, in all orders; each
@@ -119,7 +119,7 @@ def place_together(
     for number, order in enumerate(orders):
         if order in orders[:number] or not left:
             continue
-        placements, left = _place_in_order(fleet, policy, nodes, order, far, allowed, left)
+        placements, left = _place_in_order(fleet, policy, nodes, order, far, fits, left)
         if placements is not None and (left or not number):
             return placements
     return None
@@ -131,7 +131,7 @@ def _place_in_order(
     nodes: Mapping[str, Node],
     order: Sequence[WaitingMembers],
     far: FarCosts,
-    allowed: Callable[[WaitingMembers], Flags | None],
+    fits: Callable[[WaitingMembers], Flags] | None,
     left: int,
 ) -> tuple[list[Placement] | None, int]:
     """The places, and how many more of the ``left`` members may be placed one by one."""
@@ -142,7 +142,8 @@ def _place_in_order(
             if not left and not is_last:
                 continue
             left = max(left - (members is not order[0]), 0)
-            candidates = _Candidates(fleet, policy, nodes, members, far(members.request), allowed(members))
+            rows_that_fit = fits(members) if fits else fits_with_idle_plugin(fleet, members.request)
+            candidates = _Candidates(fleet, policy, nodes, members, far(members.request), rows_that_fit)
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count
             else:
@@ -172,13 +173,12 @@ class _Candidates:
         nodes: Mapping[str, Node],
         members: WaitingMembers,
         far: Floats | None,
-        allowed: Flags | None,
+        fits: Flags,
     ) -> None:
         self._fleet, self._nodes, self._request = fleet, nodes, members.request
         self._filter, self._apart = NodeFilter(members.pod), apart(members.pod)
         self._domains = set[str]()
-        fits = fits_with_idle_plugin(fleet, members.request)
-        rows = np.flatnonzero(fits if allowed is None else fits & allowed)
+        rows = np.flatnonzero(fits)
         if members.request.wants_gpu:
             cost = policy.cost(fleet, members.request)
             cost = cost if far is None else cost + far

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from extender.trial.trial import Item, Savepoint, Trial
+from extender.trial.trial import Item, Trial
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Fragmentation
 
@@ -46,7 +46,7 @@ def carry_out(
     steps: Iterable[Step],
     before_place: Callable[[Item], None] = lambda item: None,
     *,
-    start: Savepoint | None = None,
+    start: int | None = None,
 ) -> Outcome:
     """Execute the steps in order, from ``start`` if given. Failed steps are problems, and are skipped."""
     if start is not None:

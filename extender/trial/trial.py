@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import NamedTuple
+from functools import partial, reduce
 
 import numpy as np
 
@@ -85,20 +84,6 @@ class Staying:
     held: Allocation | None = None
 
 
-class Savepoint(NamedTuple):
-    """A state to which ``Trial.undo_to`` returns."""
-
-    done: int
-    open: Flags
-
-
-class _Bound(NamedTuple):
-    """A pod with a node. ``placement`` has its GPUs if no annotation of Stowage can express them."""
-
-    pod: Pod
-    placement: Placement | None = None
-
-
 class Trial:
     """Changes its ``state``, which must not be shared; the policy does not learn from these changes. ``open``
     (N,): nodes that accept pods.
@@ -137,8 +122,8 @@ class Trial:
         self.held_back: set[str] = set()
         self._without_gang: set[str] = set()
         self._keys_on: defaultdict[int, set[str]] = defaultdict(set)
-        self._journal: list[tuple[Item, Allocation | None]] = []  # the allocation before each change
-        self._bound: dict[tuple[str, Allocation], _Bound] = {}
+        self._undo: list[Callable[[], object]] = []  # the way back from each change
+        self._placements: dict[str, Placement] = {}  # of pods whose annotations cannot express their GPUs
         self._names, self._named_at = NodeNames.of(()), -1
         self._allow_downgrade = allow_downgrade
         self._nowhere: Flags = np.zeros(open_rows.size, bool)
@@ -191,10 +176,6 @@ class Trial:
             codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
         return codes, cost
 
-    def fits(self, item: Item) -> Flags:
-        """(N,) where the pod fits now and may be placed."""
-        return np.isfinite(self.costs(item))
-
     def costs(self, item: Item) -> Floats:
         """(N,) cost of placing the pod on each node, infinite where it does not fit or would be allocated a
         weaker device than now."""
@@ -240,42 +221,37 @@ class Trial:
         return self.place_on(item, int(np.lexsort((self.fleet.arrays.order, cost))[0]))
 
     def place_on(self, item: Item, row: int) -> bool:
-        """Place the pod on a node where it fits; False if its GPUs cannot be assigned there."""
-        if (bound := self._bind(item, row)) is None:
-            return False
-        self._journal.append((item, None))
-        self._show(item, bound)
-        return True
-
-    def _bind(self, item: Item, row: int) -> _Bound | None:
-        """The pod on the node, with the policy's choice of GPUs; None if these cannot be assigned."""
+        """Place the pod on a node where it fits, with the GPUs that the policy chooses; False if these cannot
+        be assigned there."""
         spec = self.fleet.specs[row]
         assert spec is not None
         request = form_on(self.fleet, row, item.request)
         gpus = self.state.policy.choose(self.fleet, request, row)
-        bound = replace(item.pod, node_name=spec.name, phase="Running")
-        if not gpus:
-            return _Bound(bound)
-        if spec.sharing_resource not in WRITERS:
-            return _Bound(bound, _placement(bound, self.fleet, row, request, gpus))
-        try:
-            assignment, _ = annotations_for(self.fleet, row, item.pod, request, gpus)
-        except RequestError:
-            return None
-        return _Bound(replace(bound, annotations={**bound.annotations, **assignment}))
+        pod, placement = replace(item.pod, node_name=spec.name, phase="Running"), None
+        if gpus and spec.sharing_resource not in WRITERS:
+            placement = _placement(pod, self.fleet, row, request, gpus)
+        elif gpus:
+            try:
+                assignment, _ = annotations_for(self.fleet, row, item.pod, request, gpus)
+            except RequestError:
+                return False
+            pod = replace(pod, annotations={**pod.annotations, **assignment})
+        self._show(item, pod, placement)
+        self._undo.append(partial(self._hide, item))
+        return True
 
-    def _show(self, item: Item, bound: _Bound) -> None:
-        """Apply the placement to the state."""
+    def _show(self, item: Item, pod: Pod, placement: Placement | None) -> None:
+        """Let the state see the pod on its node, with these GPUs if its annotations do not name them."""
         allocations, key = self.state.allocations, item.key
-        allocations.deferred = bound.placement is not None  # its annotations do not have its GPUs
-        self.state.apply([Upserted(bound.pod)])
-        if bound.placement:
+        allocations.deferred = placement is not None
+        self.state.apply([Upserted(pod)])
+        if placement:
             allocations.deferred = False
-            allocations.allocate(key, bound.placement)
-            self.state.sync_nodes([bound.pod.node_name])
+            allocations.allocate(key, placement)
+            self.state.sync_nodes([pod.node_name])
+            self._placements[key] = placement
         held = allocations.allocation_of(key)
         assert held is not None  # its node is known
-        self._bound[key, held] = bound
         self.others.take(item.pod, held.row)
         self.runs(item, held)
 
@@ -286,13 +262,15 @@ class Trial:
 
     def leave(self, item: Item) -> None:
         """Remove the pod from its node."""
-        self._journal.append((item, self.held[item.key]))
-        self._leave(item)
+        shown = self.state.pods[item.key], self._placements.get(item.key)
+        self._hide(item)
+        self._undo.append(partial(self._show, item, *shown))
 
-    def _leave(self, item: Item) -> None:
+    def _hide(self, item: Item) -> None:
+        """Let the state see that the pod is gone."""
         held = self.held.pop(item.key)
         self._keys_on[held.row].remove(item.key)
-        self._bound.setdefault((item.key, held), _Bound(self.state.pods[item.key]))
+        self._placements.pop(item.key, None)
         self.state.apply([Deleted("Pod", item.key)])
         self.others.take(item.pod, held.row, -1)
 
@@ -317,25 +295,17 @@ class Trial:
 
     def cordon(self, row: int) -> None:
         """Make the node accept no more pods."""
+        self._undo.append(partial(self.open.__setitem__, row, self.open[row]))
         self.open[row] = False
 
-    def savepoint(self) -> Savepoint:
-        """The present state, for ``undo_to``."""
-        return Savepoint(len(self._journal), self.open.copy())
+    def savepoint(self) -> int:
+        """The number of changes made so far, for ``undo_to``."""
+        return len(self._undo)
 
-    def undo_to(self, savepoint: Savepoint) -> None:
-        """Restore the allocation of every pod and the cordons of that state."""
-        before: dict[str, tuple[Item, Allocation | None]] = {}
-        for item, held in self._journal[savepoint.done :]:
-            before.setdefault(item.key, (item, held))
-        del self._journal[savepoint.done :]
-        for item, _ in before.values():
-            if item.key in self.held:
-                self._leave(item)
-        for item, held in before.values():
-            if held is not None:
-                self._show(item, self._bound[item.key, held])
-        self.open[:] = savepoint.open
+    def undo_to(self, savepoint: int) -> None:
+        """Undo all later changes: placements, removals and cordons."""
+        while len(self._undo) > savepoint:
+            self._undo.pop()()
 
     def why_not(self, item: Item) -> str:
         """Why the pod fits nowhere: the most frequent reason among nodes that accept pods. For nodes allowed

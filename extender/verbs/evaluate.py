@@ -153,10 +153,8 @@ def evaluate(
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    if forecasts and has_words(request):
-        counted = _refuse_by_words(state, pod, request, names, dra, forecasts, counted)
-    if forecasts and state.devices.two_ways:
-        counted = _refuse_given_out(state, names, forecasts, counted)
+    if forecasts and (has_words(request) or state.devices.two_ways):
+        counted = _refuse_devices(state, pod, request, names, dra, forecasts, counted)
     cost, keys = _rank(state, pod, request, rows, counted, forecasts)
     evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts)
     evaluation._tally.extend(counted.tally)
@@ -199,15 +197,15 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
     """(len(rows),) reason codes for these rows of the pod's fleet view. DRA devices are ignored."""
-    codes = _codes_as(state, fleet, pod, request, rows)
+    codes = codes_of_form(state, fleet, pod, request, rows)
     if (stacked := request.stacked) is None:
         return codes
-    others = _codes_as(state, fleet, pod, stacked, rows)
+    others = codes_of_form(state, fleet, pod, stacked, rows)
     return np.where(_stacked_is_better(fleet, rows, codes, others), others, codes)
 
 
-def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """The codes of this form of the request only."""
+def codes_of_form(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
+    """(len(rows),) as ``codes_for``, of this form of the request only."""
     codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node.value))[rows]  # -1 is the last
     return _refuse(state, fleet, pod, request, rows, codes)
 
@@ -367,7 +365,7 @@ def _reason_of_facts(request: Request, facts: GpuFacts, cuda: int) -> Reason:
     return Reason.SMALL_DEVICES if facts.memory_mib < request.device_mib else Reason.FITS
 
 
-def _refuse_by_words(
+def _refuse_devices(
     state: State,
     pod: Pod,
     request: Request,
@@ -376,12 +374,18 @@ def _refuse_by_words(
     forecasts: tuple[Forecast, ...],
     counted: _Counted,
 ) -> _Counted:
-    """The codes, with reasons where kube-scheduler would choose GPUs that the pod does not permit."""
-    codes = counted.codes.copy()
+    """The codes, with reasons where kube-scheduler would choose GPUs that the pod does not permit, and with
+    ``OTHER_WAY`` where it would choose GPUs while pods use the node's device plugin."""
+    codes, devices = counted.codes.copy(), state.devices
     for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
-        asked = forecast.devices or wants_only_dra(pod, request, dra[at] if dra else ())
-        if codes[at] == Reason.FITS and asked:
+        if codes[at] == Reason.FITS and (
+            forecast.devices or wants_only_dra(pod, request, dra[at] if dra else ())
+        ):
             codes[at] = _reason_of_dra(state, request, name, forecast.devices)
+        if name in devices.two_ways and pods_have_gpus(state.fleet, state.fleet.rows[name]):
+            on_node = devices.on_node(name, state.nodes.labels_of(name))
+            if not {on_node.device_id(index) for index in on_node.gpus()}.isdisjoint(forecast.devices):
+                codes[at] = Reason.OTHER_WAY
     return counted._replace(codes=codes, tally=())
 
 
@@ -418,19 +422,6 @@ async def search_devices(state: State, pod: Pod, names: NodeNames) -> None:
                 pass
 
 
-def _refuse_given_out(
-    state: State, names: NodeNames, forecasts: tuple[Forecast, ...], counted: _Counted
-) -> _Counted:
-    """The codes, with ``OTHER_WAY`` where claims would use GPUs while pods use the node's device plugin."""
-    codes = counted.codes.copy()
-    for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
-        if name in state.devices.two_ways and pods_have_gpus(state.fleet, state.fleet.rows[name]):
-            on_node = state.devices.on_node(name, state.nodes.labels_of(name))
-            if not {on_node.device_id(index) for index in on_node.gpus()}.isdisjoint(forecast.devices):
-                codes[at] = Reason.OTHER_WAY
-    return counted._replace(codes=codes, tally=())
-
-
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
@@ -456,7 +447,8 @@ def further_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Itera
     if (later := state.end_costs(pod)) is not None:
         yield "end", later[rows]
     if state.numa:
-        yield "NUMA", misalignment_costs(state, pod, rows)
+        misaligned = state.numa.misaligned(state.fleet, pod, rows, ["best-effort"], idle=False)
+        yield "NUMA", MISALIGNED_COST * misaligned.astype(np.float32)
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
@@ -515,13 +507,6 @@ def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
     sizes = gpu_sizes(state.fleet, request)[rows]
     cost = SPOT_BIAS * np.where(sizes > 0, sizes, np.float32(1))
     return np.where((state.fleet.arrays.spot[rows] > 0) == preferred, 0, cost).astype(np.float32)
-
-
-def misalignment_costs(state: State, pod: Pod, rows: Rows) -> Floats:
-    """(len(rows),) extra costs of nodes whose kubelet will start the pod on more NUMA nodes than it
-    prefers."""
-    misaligned = state.numa.misaligned(state.fleet, pod, rows, ["best-effort"], idle=False)
-    return MISALIGNED_COST * misaligned.astype(np.float32)
 
 
 def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:

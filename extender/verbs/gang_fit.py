@@ -39,7 +39,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS, KEY, shorten
-from extender.verbs.evaluate import Evaluation, codes_for, evaluate, rank_keys
+from extender.verbs.evaluate import Evaluation, codes_of_form, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
 from packing.fleet.arrays import Flags
 from packing.fleet.feasibility import fits_when_empty, gpu_sizes
@@ -306,15 +306,15 @@ def fit_together(
 ) -> bool:
     """Whether all these members fit on a view of the fleet, on nodes that ``filter`` would not refuse."""
 
-    def allowed(members: WaitingMembers) -> Flags:
+    def fits(members: WaitingMembers) -> Flags:
         rows = np.arange(fleet.arrays.capacity)
-        codes = codes_for(state, fleet, members.pod, members.request, rows)
+        codes = codes_of_form(state, fleet, members.pod, members.request, rows)
         fits: Flags = (codes == Reason.FITS) | (codes == Reason.PLUGIN_BUSY)
         return fits
 
     nodes, left = (supposed.nodes, supposed.left) if supposed else (state.nodes, ())
     with fleet.without(left):
-        return place_together(fleet, state.policy, nodes, members, allowed=allowed) is not None
+        return place_together(fleet, state.policy, nodes, members, fits=fits) is not None
 
 
 def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:

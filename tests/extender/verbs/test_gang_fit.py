@@ -398,13 +398,13 @@ def test_unlike_members_get_a_second_order() -> None:
 def test_kinds_of_members_beyond_those_that_are_placed_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [replace(pod, spec=make_pod("", cpu=f"{i + 1}m").spec) for i, pod in enumerate(gang(250))]
     state, asked = checked_state(*(make_node(f"n{i}") for i in range(40)), *pods), 0
-    codes_for = gang_fit.codes_for
+    codes_for = gang_fit.codes_of_form
 
     def counted(*args: Any) -> Any:
         nonlocal asked
         asked += 1
         return codes_for(*args)
 
-    monkeypatch.setattr(gang_fit, "codes_for", counted)
+    monkeypatch.setattr(gang_fit, "codes_of_form", counted)
     assert len(answer(state, pods[0])[0]) == 40
     assert asked <= gang_placement.GANG_PLACED + 1

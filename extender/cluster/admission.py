@@ -136,9 +136,8 @@ class Admission:
             requests = _pairs(defaults | dict(container.requests))
             return replace(container, requests=requests, limits=_pairs(limits | dict(container.limits)))
 
-        containers, inits = (tuple(map(completed, some)) for some in (spec.containers, spec.init_containers))
         text = f"requests of {_listed({name: defaults[name] for name in missing})} (LimitRange)"
-        created = replace(spec, containers=containers, init_containers=inits) if defaults else spec
+        created = spec.with_containers(completed) if defaults else spec
         return replace(pod, spec=created), text if missing else ""
 
     def _with_priority(self, pod: Pod) -> tuple[Pod, str]:
@@ -189,7 +188,7 @@ def _with_tolerations(pod: Pod, added: tuple[Toleration, ...]) -> Pod:
 
 def extended_resources(pod: Pod) -> set[str]:
     """Extended resources that the pod's containers request."""
-    return {name for c in pod.spec.all_containers for name, _ in c.requests if is_extended(name)}
+    return {name for name, _ in pod.spec.container_requests if is_extended(name)}
 
 
 def _cloud(node: Node) -> str:

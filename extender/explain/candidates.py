@@ -11,7 +11,7 @@ from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
 from extender.explain.corrections import is_manifest
-from extender.explain.hints import missing_on, uncounted_resources
+from extender.explain.needs import uncounted_resources
 from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, Taint, Toleration, tolerated
 from extender.k8s.node_filter import CORDON, NodeFilter, Rule, UnusableClaim
@@ -88,7 +88,7 @@ class Candidates:
         if key := self._conflicts.far(node):
             return Rejection(Rule.NOT_NEAR, key)
         others = [r for r in self._resources if not is_of_dra(self._state, node, r)]
-        missing = missing_on(node, others)
+        missing = next((name for name in others if node.allocatable.get(name, "0") == "0"), "")
         return Rejection(Rule.NOT_OFFERED, shorten(missing, KEY)) if missing else None
 
     def rules_against(self, node: Node) -> tuple[Rejection, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
@@ -12,11 +12,11 @@ from extender.cluster.other_resources import OF_SHARING_SYSTEMS
 from extender.dialects import stowage
 from extender.dialects.pod_request import REQUEST_ANNOTATIONS, REQUEST_LABELS
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.explain.fixes import Fix
+from extender.explain.fixes import Finding, Fix, Rank
 from extender.explain.words import Said, Word
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod
-from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 
 
 def written_as(section: str, entries: Mapping[str, str]) -> str:
@@ -34,10 +34,7 @@ def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "
     """The entries in ``labels``, ``annotations`` or ``limits``, without the entry ``instead_of``."""
     said = writing(section, entries) if entries else Word.LEAVE_OUT(what=shorten(instead_of, KEY))
     if section == "limits":
-        spec = pod.spec
-        containers = tuple(_with_limits(c, entries, instead_of) for c in spec.containers)
-        init = tuple(_with_limits(container, entries, instead_of) for container in spec.init_containers)
-        return Fix(said, replace(pod, spec=replace(spec, containers=containers, init_containers=init)))
+        return Fix(said, requesting(pod, entries, instead_of))
     labels = {name: value for name, value in pod.labels.items() if name != instead_of}
     annotations = {name: value for name, value in pod.annotations.items() if name != instead_of}
     if section == "labels":
@@ -70,20 +67,38 @@ def _without_gpus(pairs: Pairs) -> Pairs:
     return tuple((k, v) for k, v in pairs if not is_gpu_resource(k) and k not in OF_SHARING_SYSTEMS)
 
 
-def _with_limits(container: Container, entries: Mapping[str, str], instead_of: str) -> Container:
-    if instead_of not in dict(container.requests):
-        return container
-    rest = (
-        {name: value for name, value in pairs if name != instead_of}
-        for pairs in (container.requests, container.limits)
-    )
-    requests, limits = (tuple({**kept, **entries}.items()) for kept in rest)
-    return replace(container, requests=requests, limits=limits)
+def requesting(pod: Pod, resources: Mapping[str, str], instead_of: str) -> Pod:
+    """The pod, with these resources in each container that requests the resource ``instead_of``."""
+
+    def changed(container: Container) -> Container:
+        if instead_of not in dict(container.requests):
+            return container
+        both = ({**dict(pairs), **resources} for pairs in (container.requests, container.limits))
+        kept = [
+            [pair for pair in all.items() if pair[0] != instead_of or pair[0] in resources] for all in both
+        ]
+        requests, limits = (tuple(sorted(pairs)) for pairs in kept)
+        return replace(container, requests=requests, limits=limits)
+
+    return replace(pod, spec=pod.spec.with_containers(changed))
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`` (did you mean NAME?)`` with the most similar name, "" if none is similar."""
-    return meant(nearest_name(name, known))
+def no_such(
+    word: Word,
+    name: str,
+    known: Collection[str],
+    field: str,
+    corrected: Callable[[str], Pod] | None = None,
+    *,
+    otherwise: str = "",
+    **values: object,
+) -> Finding:
+    """A name in a ``field`` that is not known, so that the pod never starts, with the most similar name, or
+    else the text ``otherwise``. ``corrected``: the pod with another name, if it has the field itself."""
+    near = nearest_name(name, known)
+    said = word(name=quoted(name), meant=meant(near) or otherwise, **values)
+    fix = Fix(Word.WRITE(line=f"{field}: {near}"), corrected(near) if corrected else None)
+    return Finding(said, Rank.NEVER, None, (fix,) if near else ())
 
 
 def meant(near: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
+from extender.cluster.admission import extended_resources
+from extender.cluster.other_resources import OF_SHARING_SYSTEMS, wants_devices
 from extender.cluster.state import State
 from extender.dialects import kai, koordinator, pod_request, stowage
 from extender.dialects.pod_request import (
@@ -22,30 +23,26 @@ from extender.dialects.pod_request import (
     REQUEST_LABELS,
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
-from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
-from extender.dra.cel.selector import Selector, compile_selector
-from extender.dra.pod_claims import class_resources, to_be_made
-from extender.dra.pools import DevicePool
+from extender.explain.claim_hints import claim_hints
 from extender.explain.corrections import (
-    did_you_mean,
     is_manifest,
     meant,
     mend,
     nearest_key,
     nearest_name,
+    no_such,
     writing,
     written_as,
 )
 from extender.explain.fixes import Finding, Fix, Rank
+from extender.explain.needs import uncounted_resources
 from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.affinity import integer
 from extender.k8s.manifest import is_extended
-from extender.k8s.objects import Container, Node, Pod
+from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
-from extender.k8s.resource_claims import DeviceSubRequest
-from extender.k8s.resource_slices import Device
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
@@ -111,9 +108,7 @@ def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
         *_models(state, pod, request),
         *_unread_layouts(state, request),
         *_sharing(state, pod, request),
-        *_claims(state, pod),
-        *_devices_asked(state, pod),
-        *_volumes(state, pod),
+        *claim_hints(state, pod),
         *_pinned(state, pod),
         *_never_asked(state, pod, request),
         *_left_to_scheduler(state, pod),
@@ -131,9 +126,9 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
     named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
     queues = state.rights.queues.by_name
     if named and named not in queues:
-        said = Word.NO_QUEUE(name=quoted(named), meant=did_you_mean(named, queues))
         near = nearest_name(named, queues)
         fix = mend(pod, "labels", {QUEUE_LABEL: near}) if near else None
+        said = Word.NO_QUEUE(name=quoted(named), meant=meant(near))
         yield _mistake(said, Rank.WORD, Word.QUEUES(names=", ".join(queues)), fix)
     schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
     if is_manifest(pod) and pod.scheduler_name not in schedulers and not pod.node_name:
@@ -143,23 +138,13 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
         fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
         yield _mistake(said, Rank.WORD, more, fix)
     classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
-    yield from _no_class(
-        pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
-    )
-    yield from _no_class(
-        pod.runtime_class, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near)
-    )
-
-
-def _no_class(
-    name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]
-) -> Iterator[Finding]:
-    """A class that does not exist, if others of its kind are known."""
-    if name and known and name not in (*known, *SYSTEM_CLASSES):
-        near = nearest_name(name, known)
-        line = Word.WRITE(line=f"{kind[0].lower()}{kind[1:]}Name: {near}")
-        fix = Fix(line, mended(near)) if near else None
-        yield _mistake(Word.NO_CLASS(kind=kind, name=quoted(name), meant=meant(near)), Rank.NEVER, fix=fix)
+    for kind, name, known, corrected in (
+        ("PriorityClass", pod.priority_class, classes, lambda near: replace(pod, priority_class=near)),
+        ("RuntimeClass", pod.runtime_class, runtimes, lambda near: replace(pod, runtime_class=near)),
+    ):
+        if name and known and name not in (*known, *SYSTEM_CLASSES):
+            field = f"{kind[0].lower()}{kind[1:]}Name"
+            yield no_such(Word.NO_CLASS, name, known, field, corrected, kind=kind)
 
 
 def _unread(pod: Pod) -> Iterator[Finding]:
@@ -238,55 +223,11 @@ def _equal(first: str, other: str) -> bool:
         return True  # the error of the request reports it
 
 
-def missing_on(node: Node, pod_resources: Collection[str]) -> str:
-    """The first of these extended resources that the node does not offer, "" if it offers all."""
-    return next((name for name in pod_resources if node.allocatable.get(name, "0") == "0"), "")
-
-
-def uncounted_resources(pod: Pod) -> dict[str, str]:
-    """Resources of device plugins that the pod requests and only kube-scheduler counts, with an amount;
-    including unknown ones in the domain of a sharing system (``nvidia.com/gpus``) and of Kubernetes."""
-    requests, asked = dict(_requests(pod)), asked_by(pod)
-    shown = sorted(name for name in asked if "/" in name)[:LISTED_NAMES]
-    return {name: shorten(requests.get(name, ""), KEY) for name in shown}
-
-
-def of_classes(pod: Pod) -> dict[str, str]:
-    """Resources that the pod requests by the names of device classes, with an amount."""
-    requests = dict(_requests(pod))
-    return {name: shorten(requests.get(name, ""), KEY) for name in class_resources(pod.spec)[:LISTED_NAMES]}
-
-
-def claims_asked(state: State, pod: Pod) -> dict[str, str]:
-    """Requests of the pod's claims, as far as they are known: numbers, classes, and first selectors."""
-    made = dict(pod.claims)
-    texts = []
-    for entry in pod.spec.claims:
-        claim = state.devices.claims.get(f"{pod.namespace}/{entry.claim or made.get(entry.name, '')}")
-        template = state.devices.templates.get(f"{pod.namespace}/{entry.template}")
-        devices = claim.devices if claim else template.devices if template else entry.devices
-        requests = devices.requests[:_NAMED] if devices else ()
-        asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
-        texts.append(shorten(entry.name, KEY) + (f" ({asked})" if asked else ""))
-    return {"claims": shorten(listed(texts, _NAMED))} if texts else {}
-
-
-def _devices(asked: DeviceSubRequest) -> str:
-    count = "all" if asked.count is None else asked.count
-    where = f" where {shorten(asked.expressions[0], KEY)}" if asked.expressions else ""
-    return f"{count} {shorten(asked.device_class, KEY)}{where}"
-
-
 def _unread_layouts(state: State, request: Request | None) -> Iterator[Finding]:
     """Unusable layouts of the MIG manager, for a pod that requests MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
             yield _mistake(Word.LAYOUT_UNREAD(name=shorten(name, KEY), problem=shorten(problem)))
-
-
-def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
-    for container in pod.spec.all_containers:
-        yield from container.requests
 
 
 def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
@@ -302,7 +243,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
         return
     resources = (pair for node in state.nodes.values() for pair in node.allocatable.items())
     offered = Counter(name for name, amount in resources if is_extended(name) and amount != "0")
-    asked = dict(_requests(pod))
+    asked = dict(pod.spec.container_requests)
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
     shown = Word.OFFERED(names=_listed(offered, _RESOURCES)) if offered else ""
     for name in unknown[:_RESOURCES]:
@@ -367,7 +308,7 @@ def _is_offered(state: State, name: str) -> bool:
 
 def _amounts(pod: Pod) -> Iterator[Finding]:
     """Amounts in a unit other than that of Kubernetes or the dialect."""
-    for name, text in dict.fromkeys(_requests(pod)):
+    for name, text in dict.fromkeys(pod.spec.container_requests):
         if name == "memory" and _is_less_than_a_mib(text):
             yield _mistake(Word.FEW_BYTES(amount=quoted(text), number=text.rstrip("m")))
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
@@ -408,137 +349,13 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
         return
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
     more = Word.SHARED_WITH(systems=others) if others else Word.NOTHING_SHARED()
-    parts = dict.fromkeys(name for name, _ in _requests(pod) if name in OF_SHARING_SYSTEMS)
+    parts = dict.fromkeys(name for name, _ in pod.spec.container_requests if name in OF_SHARING_SYSTEMS)
     limits, whole = {_GPU: str(shares.count)}, pod
     for name in parts if _is_offered(state, _GPU) else ():
         whole = mend(whole, "limits", limits, name).pod or whole
     paste = Word.WHOLE_GPUS(line=written_as("limits", limits), parts=", ".join(parts))
     fix = Fix(paste, whole) if whole is not pod else None
     yield _mistake(Word.SYSTEM_NOWHERE(system=_SYSTEMS[shares.resource]), Rank.RULE, more, fix)
-
-
-def _claims(state: State, pod: Pod) -> Iterator[Finding]:
-    """Claims that do not exist; the devices are known once they are created."""
-    if pod.node_name or pod.claims:
-        return
-    if pod.spec.claims and not state.devices.classes:
-        kinds = "nodes,pods,deviceclasses,resourceslices,resourceclaims,resourceclaimtemplates"
-        yield _mistake(Word.NO_DEVICE_CLASS(), more=Word.WITH_CLASSES(kinds=kinds))
-    made = len(to_be_made(state.devices, pod)) == len(pod.spec.claims)
-    for entry in pod.spec.claims[:_NAMED]:
-        if entry.template and not made:
-            said = Word.CLAIM_TO_COME(claim=quoted(entry.name), template=quoted(entry.template))
-            yield _mistake(said, more=Word.REPEAT(pod=shorten(pod.key, KEY)))
-        elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
-            names = [
-                key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
-            ]
-            near, space = did_you_mean(entry.claim, names), pod.namespace
-            near = near or _elsewhere(entry.claim, state.devices.claims)
-            said = Word.NO_CLAIM(claim=quoted(entry.claim), namespace=space, meant=near)
-            yield _mistake(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
-
-
-def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
-    """Classes and templates of claims that do not exist, and more memory or the like than any device has."""
-    classes = state.devices.classes
-    for entry in pod.spec.claims[:_NAMED]:
-        claim, key = quoted(entry.name), f"{pod.namespace}/{entry.template}"
-        known = state.devices.claims.get(f"{pod.namespace}/{entry.claim}")
-        template = state.devices.templates.get(key)
-        devices = known.devices if known else template.devices if template else entry.devices
-        if entry.template and devices is None and not pod.claims:
-            own = [k.rpartition("/")[2] for k in state.devices.templates if k.startswith(f"{pod.namespace}/")]
-            if near := nearest_name(entry.template, own):
-                said = Word.NO_TEMPLATE(name=quoted(entry.template), claim=claim, meant=meant(near))
-                yield _mistake(
-                    said, Rank.NEVER, fix=Fix(Word.WRITE(line=f"resourceClaimTemplateName: {near}"))
-                )
-        asked = [(sub, r) for r in (devices.requests if devices else ()) for sub in r.subrequests]
-        for sub, request in asked[:_NAMED] if classes else ():
-            if (name := sub.device_class) not in classes:
-                near = nearest_name(name, classes)
-                said = Word.NO_CLASS_OF_DEVICES(name=quoted(name), claim=claim, meant=meant(near))
-                fix = Fix(Word.WRITE(line=f"deviceClassName: {near}")) if near else None
-                yield _mistake(said, Rank.NEVER, fix=fix)
-            elif len(request.subrequests) == 1 and (unmet := _unmet(state, sub, claim)):
-                yield _mistake(unmet, Rank.NEVER)
-
-
-_AT_LEAST = re.compile(r"\.(\w+)\.compareTo\(quantity\(['\"](\w+)['\"]\)\) *>=? *0")
-"""A capacity in a CEL selector, and the least amount of it."""
-_ATTRIBUTE = re.compile(r"device\.attributes\[['\"][\w.-]+['\"]\]\.(\w+)")
-
-
-def _unmet(state: State, asked: DeviceSubRequest, claim: str) -> Said | None:
-    """What of a request no device meets, even if all are free: the class, a selector, or the number on one
-    node; None if they meet it, or that is not known."""
-    of_class = state.devices.classes[asked.device_class].selectors
-    texts, meter, most = (*of_class, *asked.expressions), Meter(), 0
-    failed: dict[int, list[Device]] = {}
-    try:
-        selectors = [compile_selector(text, meter) for text in texts]
-        for node in state.nodes:
-            on_node = state.devices.on_node(node, state.nodes.labels_of(node))
-            passed = [_passed(*device, selectors, len(of_class), meter) for device in on_node.devices]
-            meter.spend(1 + len(passed))
-            here = passed.count(len(selectors))
-            is_shared = any(pool.devices[i].allow_multiple_allocations for pool, i in on_node.devices)
-            if here >= (asked.count or 1) or (here and is_shared) or on_node.has_incomplete_pool:
-                return None
-            most = max(most, here)
-            for number, (pool, index) in zip(passed, on_node.devices, strict=True):
-                failed.setdefault(number, []).append(pool.devices[index])
-    except Unsupported:
-        return None
-    first, name = max(failed, default=0), quoted(asked.device_class)
-    if most:
-        return Word.MORE_THAN_ANY(asked=asked.count, name=name, claim=claim, most=most)
-    if first < len(of_class) or not texts:
-        return Word.NO_DEVICE_OF_CLASS(name=name, claim=claim) if failed else None
-    devices, text = failed[first], texts[first]
-    if (least := _AT_LEAST.search(text)) and (largest := _largest(devices, least[1])):
-        return Word.LARGER_THAN_ANY(what=least[1], asked=least[2], claim=claim, largest=largest)
-    values = {key: {d.attribute_text(key) for d in devices} for key in _ATTRIBUTE.findall(text)[:_NAMED]}
-    have = [f"{key} {quoted(v)}" if v else f"no {key}" for key, some in values.items() for v in sorted(some)]
-    has = f": they have {listed(have, _NAMED)}" if have else ""
-    return Word.NO_DEVICE_MATCHES(selector=shorten(text), claim=claim, has=has)
-
-
-def _passed(pool: DevicePool, index: int, selectors: Sequence[Selector], of_class: int, meter: Meter) -> int:
-    """Number of selectors, in order, that match a device; the first ones are ``of_class``."""
-    for number, selector in enumerate(selectors):
-        try:
-            if not pool.matches(index, selector, meter, of_class=number < of_class):
-                return number
-        except EvaluationFailed:
-            return number
-    return len(selectors)
-
-
-def _largest(devices: Sequence[Device], name: str) -> str:
-    amounts = (of[name].number for device in devices for of in device.capacity.values() if name in of)
-    return f"{float(max(amounts, default=0)) / (1 << 30):.4g}Gi".removeprefix("0Gi")
-
-
-def _volumes(state: State, pod: Pod) -> Iterator[Finding]:
-    """PersistentVolumeClaims that do not exist, with the most similar name."""
-    keys, space = state.admission.claim_keys(), pod.namespace
-    known = [key.partition("/")[2] for key in keys if key.startswith(f"{space}/")]
-    for name in pod.volume_claims[:_NAMED]:
-        if keys and name not in (*known, *pod.ephemeral_claims):
-            near = nearest_name(name, known)
-            claims = tuple(near if own == name else own for own in pod.volume_claims)
-            fix = Fix(Word.WRITE(line=f"claimName: {near}"), replace(pod, volume_claims=claims))
-            other = meant(near) or _elsewhere(name, keys)
-            said = Word.NO_VOLUME_CLAIM(name=quoted(name), namespace=space, meant=other)
-            yield _mistake(said, Rank.NEVER, fix=fix if near else None)
-
-
-def _elsewhere(name: str, keys: Collection[str]) -> str:
-    """The namespaces that have an object of this name."""
-    spaces = [key.partition("/")[0] for key in keys if key.partition("/")[2] == name]
-    return str(Word.ELSEWHERE(namespaces=listed(spaces, _NAMED))) if spaces else ""
 
 
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
@@ -553,17 +370,17 @@ def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
         yield _mistake(Word.OF_DEFAULT())
-    names = [name.lower() for name, amount in _requests(pod) if amount != "0"]
+    names = [name.lower() for name, amount in pod.spec.container_requests if amount != "0"]
     sounds_like_gpu = any("gpu" in name or "mig-" in name for name in names)
     if request and not (wants_devices(state, pod, request) or sounds_like_gpu):
         yield _mistake(Word.NO_GPU())
-    elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
+    elif request and request.wants_gpu and not extended_resources(pod):
         yield _mistake(Word.BY_ANNOTATIONS())
 
 
 def _left_to_scheduler(state: State, pod: Pod) -> Iterator[Finding]:
     """A resource that nodes of Koordinator must advertise, and none does."""
-    asks = koordinator.SHARED in dict(_requests(pod)) and _is_offered(state, koordinator.CORE)
+    asks = koordinator.SHARED in dict(pod.spec.container_requests) and _is_offered(state, koordinator.CORE)
     if asks and not _is_offered(state, koordinator.SHARED):
         yield _mistake(Word.LEFT_TO_SCHEDULER(name=koordinator.SHARED))
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from extender.cluster.other_resources import PODS, Lack
+from extender.cluster.other_resources import PODS, Lack, asked_by
+from extender.cluster.state import State
 from extender.dialects import gpushare
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
+from extender.dra.pod_claims import class_resources
 from extender.explain.answers import Need, NeedKind
 from extender.explain.words import Said, Word
+from extender.k8s.objects import Pod
+from extender.k8s.resource_claims import DeviceSubRequest
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed, many
 from packing.fleet.feasibility import idle_gpus, largest_device, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.permitted import permitted_on
@@ -21,6 +25,8 @@ from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
 
 _TENTH_OF_A_GIB = 103  # MiB
+_NAMED = 4
+"""Maximum number of claims, and of requests of each, that are named."""
 
 
 def asks(request: Request) -> dict[str, int | str]:
@@ -69,6 +75,42 @@ def asked_text(request: Request, others: Mapping[str, str]) -> str:
     texts += [Word.ISLAND()] if request.island else []
     texts += [f"{n} {name}" if n[:1].isdigit() else f"{name} {n}" for name, n in others.items() if n]
     return ", ".join(map(str, texts))
+
+
+def others_asked(state: State, pod: Pod) -> dict[str, str]:
+    """Requests of the pod that Stowage does not place by, with their amounts as text."""
+    requests = dict(pod.spec.container_requests)
+    classes = {name: requests.get(name, "") for name in class_resources(pod.spec)[:LISTED_NAMES]}
+    asked = uncounted_resources(pod) | {name: shorten(text, KEY) for name, text in classes.items()}
+    return {shorten(name, KEY): text for name, text in (asked | _claims_asked(state, pod)).items()}
+
+
+def uncounted_resources(pod: Pod) -> dict[str, str]:
+    """Resources of device plugins that the pod requests and only kube-scheduler counts, with an amount;
+    including unknown ones in the domain of a sharing system (``nvidia.com/gpus``) and of Kubernetes."""
+    requests, asked = dict(pod.spec.container_requests), asked_by(pod)
+    shown = sorted(name for name in asked if "/" in name)[:LISTED_NAMES]
+    return {name: shorten(requests.get(name, ""), KEY) for name in shown}
+
+
+def _claims_asked(state: State, pod: Pod) -> dict[str, str]:
+    """Requests of the pod's claims, as far as they are known: numbers, classes, and first selectors."""
+    made = dict(pod.claims)
+    texts = []
+    for entry in pod.spec.claims:
+        claim = state.devices.claims.get(f"{pod.namespace}/{entry.claim or made.get(entry.name, '')}")
+        template = state.devices.templates.get(f"{pod.namespace}/{entry.template}")
+        devices = claim.devices if claim else template.devices if template else entry.devices
+        requests = devices.requests[:_NAMED] if devices else ()
+        asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
+        texts.append(shorten(entry.name, KEY) + (f" ({asked})" if asked else ""))
+    return {"claims": shorten(listed(texts, _NAMED))} if texts else {}
+
+
+def _devices(asked: DeviceSubRequest) -> str:
+    count = "all" if asked.count is None else asked.count
+    where = f" where {shorten(asked.expressions[0], KEY)}" if asked.expressions else ""
+    return f"{count} {shorten(asked.device_class, KEY)}{where}"
 
 
 def need_of(lack: Lack) -> Need:

@@ -28,16 +28,13 @@ from extender.explain.corrections import is_manifest, meant, nearest_name, writt
 from extender.explain.fixes import Finding, Rank
 from extender.explain.hints import (
     admission_problem,
-    claims_asked,
     describe_gang,
     gates_said,
     hints,
-    of_classes,
-    uncounted_resources,
 )
 from extender.explain.holders import holders_on
 from extender.explain.kubelet import doubts, misaligned_pod
-from extender.explain.needs import asked_text, asks, need_of
+from extender.explain.needs import asked_text, asks, need_of, others_asked
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of
 from extender.explain.room import evictions_for, layout_change_for
@@ -212,7 +209,7 @@ def explained(
     needs = found.refusal.lacks if found.refusal else ()
     if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in needs):
         notes += _hidden_gpus(state)
-    others = _asked_of_others(state, pod)
+    others = others_asked(state, pod)
     words = {note.said.word for note in notes}
     is_plain = bool(explanation.fits) and not explanation.gang
     texts, hint_kinds = _shown(notes)
@@ -299,12 +296,6 @@ def _evaluated(
         names = NodeNames.of([name for name in names if name not in used_up])
         evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     return names, evaluation, used_up
-
-
-def _asked_of_others(state: State, pod: Pod) -> dict[str, str]:
-    """Requests of the pod that Stowage does not place by."""
-    asked = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
-    return {shorten(name, KEY): text for name, text in asked.items()}
 
 
 def _share_instead(

@@ -64,8 +64,7 @@ def has_unknown_filters(pod: Pod) -> bool:
 
 def other_resources(pod: Pod) -> set[str]:
     """The resources that the pod requests and Stowage ignores in placement."""
-    names = {name for container in pod.spec.all_containers for name, _ in container.requests}
-    names |= {name for name, _ in pod.spec.overhead}
+    names = {name for name, _ in (*pod.spec.container_requests, *pod.spec.overhead)}
     return {name for name in names if name not in _PLACED_BY and not is_relevant(name)}
 
 

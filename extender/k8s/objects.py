@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
@@ -156,6 +156,16 @@ class PodSpec(_SpecMemo):
     def all_containers(self) -> tuple[Container, ...]:
         """Init containers first."""
         return self.init_containers + self.containers
+
+    @property
+    def container_requests(self) -> Pairs:
+        """The requests of all containers, one after the other."""
+        return tuple(chain.from_iterable(container.requests for container in self.all_containers))
+
+    def with_containers(self, change: Callable[[Container], Container]) -> PodSpec:
+        """The spec with each container changed."""
+        containers, init = (tuple(map(change, some)) for some in (self.containers, self.init_containers))
+        return replace(self, containers=containers, init_containers=init)
 
     def texts(self) -> Iterable[str]:
         containers = self.all_containers

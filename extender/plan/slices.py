@@ -20,9 +20,9 @@ import numpy as np
 
 from extender.dialects import hami, stowage
 from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.explain.corrections import requesting
 from extender.inventory.gfd_labels import PRODUCT
-from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Container, Deleted, Event, Pod, Upserted
+from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
 from extender.plan.mig import short
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
@@ -215,11 +215,11 @@ def _part_of(size: Slice, use: Use, home: NodeSpec, margin: float) -> tuple[floa
     return compute, memory / size.memory_mib
 
 
-_ASKING_FOR_A_SHARE: Mapping[str, Callable[[int, int], tuple[Pairs, Pairs]]] = {
-    stowage.RESOURCE: lambda part, mib: ((), ((stowage.COMPUTE, f"{part}m"), (stowage.MEMORY, f"{mib}Mi"))),
+_ASKING_FOR_A_SHARE: Mapping[str, Callable[[int, int], tuple[dict[str, str], dict[str, str]]]] = {
+    stowage.RESOURCE: lambda part, mib: ({}, {stowage.COMPUTE: f"{part}m", stowage.MEMORY: f"{mib}Mi"}),
     hami.RESOURCE: lambda part, mib: (
-        ((GPU, "1"), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(-(-part // 10)))),
-        (),
+        {GPU: "1", "nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": str(-(-part // 10))},
+        {},
     ),
 }
 """By the resource that counts shares: the resources and annotations of a request for an amount of a GPU's
@@ -228,22 +228,12 @@ compute (milli) and memory (MiB)."""
 
 def _asking_for(pod: Pod, size: Slice, part: tuple[float, float]) -> Pod:
     """The pod with a request for this slice instead of its whole GPU; ``part``: of a shared GPU."""
-    resources: Pairs = ((size.resource, "1"),)
-    annotations: Pairs = ()
+    resources, annotations = {size.resource: "1"}, dict[str, str]()
     if size.is_shared:
         compute, memory = max(ceil(part[0] * WHOLE), 1), max(ceil(part[1] * size.memory_mib), 1)
         resources, annotations = _ASKING_FOR_A_SHARE[size.resource](compute, memory)
-
-    def swapped(pairs: Pairs) -> Pairs:
-        others = [pair for pair in pairs if pair[0] != GPU]
-        return tuple(sorted([*others, *resources])) if len(others) < len(pairs) else pairs
-
-    def containers(all_of_them: tuple[Container, ...]) -> tuple[Container, ...]:
-        return tuple(replace(c, requests=swapped(c.requests), limits=swapped(c.limits)) for c in all_of_them)
-
-    init = containers(pod.spec.init_containers)
-    spec = replace(pod.spec, containers=containers(pod.spec.containers), init_containers=init)
-    return replace(pod, spec=spec, annotations={**pod.annotations, **dict(annotations)})
+    asking = requesting(pod, resources, instead_of=GPU)
+    return replace(asking, annotations={**pod.annotations, **annotations})
 
 
 def slices_report(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.explain.hints import hints, uncounted_resources
+from extender.explain.hints import hints
+from extender.explain.needs import uncounted_resources
 from extender.k8s.manifest import is_relevant
 from extender.k8s.objects import Container, PodSpec
 from extender.k8s.pod_manifest import PodManifest

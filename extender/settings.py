@@ -186,6 +186,11 @@ def _flag(default: bool, what: str) -> Any:  # noqa: ANN401
     return Field(default, description=f"true or false: {what}")
 
 
+def _mode(what: str, needs: str = "evictor") -> Any:  # noqa: ANN401
+    text = f"off, recommend or on: whether to {what}. recommend and on need {needs}"
+    return Field("off", validate_default=True, description=text)
+
+
 def _object(what: str) -> Any:  # noqa: ANN401
     return Field(None, pattern=_NAMESPACED, description=f"namespace/name of {what}")
 
@@ -274,11 +279,7 @@ class Settings(BaseModel):
     evictor_lease: str | None = _object(
         "a Lease, or null for that of leader_election: only the replica that holds it evicts"
     )
-    evictor: Mode = Field(
-        default="off",
-        description="off, recommend or on: whether to evict pods to make room for pending ones. recommend "
-        "and on need evictor_lease or leader_election",
-    )
+    evictor: Mode = _mode("evict pods to make room for pending ones", "evictor_lease or leader_election")
     evictor_schedulers: list[str] = Field(
         default=["stowage"],
         description="a list of schedulerNames whose pods the evictor serves, in addition to those seen in "
@@ -292,17 +293,9 @@ class Settings(BaseModel):
         86400,
         "to wait for a scale-up that an autoscaler has announced for a pod; 0 to ignore announcements",
     )
-    consolidation: Mode = Field(
-        default="off",
-        validate_default=True,
-        description="off, recommend or on: whether to move running pods to make room for large "
-        "pending jobs. recommend and on need evictor",
-    )
-    consolidation_background: Mode = Field(
-        default="off",
-        validate_default=True,
-        description="off, recommend or on: whether to move pods even before a job is pending, for expected "
-        "large jobs and to empty nodes. recommend and on need evictor",
+    consolidation: Mode = _mode("move running pods to make room for large pending jobs")
+    consolidation_background: Mode = _mode(
+        "move pods even before a job is pending, for expected large jobs and to empty nodes"
     )
     consolidation_gpus: int = _whole(4, 1, 100_000, "minimum GPUs of a job for which other pods are moved")
     consolidation_after_seconds: _Seconds = _seconds(
@@ -326,12 +319,7 @@ class Settings(BaseModel):
         default=0.5, ge=0, le=100, description="a number from 0 to 100: work that all moves may lose per "
         "hour, in percent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
     )  # fmt: skip
-    mig_layouts: Mode = Field(
-        default="off",
-        validate_default=True,
-        description="off, recommend or on: whether to change MIG layouts of nodes so that pods that fit "
-        "nowhere can start. recommend and on need evictor",
-    )
+    mig_layouts: Mode = _mode("change MIG layouts of nodes so that pods that fit nowhere can start")
     mig_layout_seconds: _Seconds = _seconds(
         300.0, 1, 7200, "that a change of a node's MIG layout takes at most"
     )

@@ -25,7 +25,7 @@ from extender.k8s.admission_objects import (
     RuntimeClass,
 )
 from extender.k8s.affinity import Taint, Toleration, tolerated
-from extender.k8s.manifest import Pairs, is_extended
+from extender.k8s.manifest import is_extended, pairs_of
 from extender.k8s.node_filter import Rule, UnusableClaim
 from extender.k8s.objects import Container, Event, Node, Pod, take_in
 from extender.k8s.quantity import QuantityError, exact
@@ -133,8 +133,8 @@ class Admission:
         missing = defaults.keys() - {name for c in spec.containers for name, _ in c.requests}
 
         def completed(container: Container) -> Container:
-            requests = _pairs(defaults | dict(container.requests))
-            return replace(container, requests=requests, limits=_pairs(limits | dict(container.limits)))
+            requests = pairs_of(defaults | dict(container.requests))
+            return replace(container, requests=requests, limits=pairs_of(limits | dict(container.limits)))
 
         text = f"requests of {_listed({name: defaults[name] for name in missing})} (LimitRange)"
         created = spec.with_containers(completed) if defaults else spec
@@ -154,7 +154,7 @@ class Admission:
         found, spec = self.runtime_classes.get(pod.runtime_class), pod.spec
         if found is None:
             return pod, ""
-        selector = _pairs(dict(spec.node_selector + found.node_selector))
+        selector = pairs_of(dict(spec.node_selector + found.node_selector))
         spec = replace(spec, overhead=spec.overhead or found.overhead, node_selector=selector)
         created = _with_tolerations(replace(pod, spec=spec), found.tolerations)
         parts = {"overhead": dict(found.overhead), "nodeSelector": dict(found.node_selector)}
@@ -195,10 +195,6 @@ def _cloud(node: Node) -> str:
     """The provider of the node's API server, "" if unknown."""
     known = (cloud for label, cloud in _CLOUDS.items() if label in node.labels)
     return next(known, _PROVIDERS.get(node.provider, ""))
-
-
-def _pairs(entries: Mapping[str, str]) -> Pairs:
-    return tuple(sorted(entries.items()))
 
 
 def _listed(entries: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ from extender.cluster.unoffered import (
     unoffered,
 )
 from extender.dialects import gpushare
-from extender.dialects.pod_request import bound_request, request_of
+from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
@@ -53,8 +53,6 @@ UNKNOWN = "unknown"
 CALL_NO_EXTENDER = frozenset({"slurm-bridge-scheduler", "yunikorn", "kai-scheduler", "runai-scheduler"})
 """Names of schedulers with an engine of their own (the defaults of their charts: SlinkyProject/slurm-bridge,
 apache/yunikorn-k8shim, NVIDIA/KAI-Scheduler, Run:ai)."""
-_TEAMS = 1000
-"""Counted separately. Users choose namespaces, so the number of series is bounded."""
 _OFFERS_NONE = "node offers none of its GPUs"
 _MIG_NODES, _NODES, _PODS = 25, 100, 100
 """Objects counted before other tasks run: about a millisecond."""
@@ -137,29 +135,6 @@ def pods_waiting_for_devices(state: State, *, gated: bool = False) -> list[Pod]:
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
-class Team(NamedTuple):
-    """Pods of one namespace and queue ("" for none), on GPUs of one model."""
-
-    namespace: str
-    queue: str
-    model: str
-
-
-async def gpus_by_team(state: State) -> dict[Team, float]:
-    """Number of GPUs of the bound pods. Namespaces beyond ``_TEAMS`` count as one. Other tasks run in
-    between."""
-    found: dict[Team, float] = {}
-    async for pod in with_turns(list(state.pods.values()), _PODS):
-        if pod.node_name and (request := bound_request(pod).request).wants_gpu:
-            row = state.fleet.rows.get(pod.node_name)
-            model = None if row is None else state.fleet.names.kinds[state.fleet.arrays.model[row]].model
-            team = Team(pod.namespace, state.rights.queues.name_of(pod), model or UNKNOWN)
-            if team not in found and len(found) >= _TEAMS:
-                team = team._replace(namespace="")
-            found[team] = found.get(team, 0.0) + gpus_of(state.fleet, request)
-    return found
-
-
 class _Columns(NamedTuple):
     """The fields of ``NodeCount`` as (N,) arrays, and ``counted``: whether the node has GPUs."""
 
@@ -225,7 +200,8 @@ class CensusTaker:
         """As ``unoffered``; the devices of a node are examined again only after a change."""
         state = self._state
         devices = state.devices.on_node(name, state.nodes.labels_of(name))
-        beside = not _has_no_gpus(state, name)
+        spec = state.fleet.spec_of(name)
+        beside = spec is None or bool(spec.gpus)
         if beside and (not devices.has_pools or name in state.devices.two_ways):
             return of_virtual_node(state, name)
         if not devices.has_pools:
@@ -298,12 +274,6 @@ class CensusTaker:
             profiles[model][profile] = slices
         free = self._mig.free_slices().items()
         return {model or UNKNOWN: MigSlices(count, profiles[model]) for model, count in free}
-
-
-def _has_no_gpus(state: State, name: str) -> bool:
-    """Whether the node has no GPUs in the fleet."""
-    spec = state.fleet.spec_of(name)
-    return spec is not None and not spec.gpus
 
 
 def closed_rows(state: State) -> list[int]:

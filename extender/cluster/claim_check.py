@@ -234,16 +234,13 @@ def _peak(stages: Mapping[int, _Amount]) -> _Amount:
     running = most = _NOTHING
     for stage in sorted(stages, key=lambda stage: (stage == 0, abs(stage))):
         now = _sum(running, stages[stage])
-        running, most = now if stage < 0 else running, _max(most, now)
+        running = now if stage < 0 else running
+        most = max(most[0], now[0]), max(most[1], now[1]), max(most[2], now[2])
     return most
 
 
 def _sum(first: _Amount, other: _Amount) -> _Amount:
     return first[0] + other[0], first[1] + other[1], first[2] + other[2]
-
-
-def _max(first: _Amount, other: _Amount) -> _Amount:
-    return max(first[0], other[0]), max(first[1], other[1]), max(first[2], other[2])
 
 
 def _slots(claim: Claim) -> int:

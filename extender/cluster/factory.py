@@ -16,6 +16,7 @@ from extender.cluster.failures import Failures
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.manifest import pairs_of
 from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import QuantityError
@@ -165,8 +166,7 @@ def _learned(dump: Header) -> Mix | None:
 
 
 def _request(place: int, expected: ExpectedRequest) -> Request:
-    resources = tuple(sorted(expected.resources.items()))
-    selector = tuple(sorted(expected.node_selector.items()))
+    resources, selector = pairs_of(expected.resources), pairs_of(expected.node_selector)
     spec = PodSpec((Container("", resources, resources),), node_selector=selector)
     pod = Pod("", "", spec=spec, annotations=expected.annotations, labels=expected.labels)
     try:

@@ -102,7 +102,8 @@ def choose_sets(
 
     A requirement that all nodes meet forms no set. Requirements that the same nodes meet form one set.
     """
-    ranked = sorted(asked, key=lambda r: (not _is_about_product(r), -asked[r], repr(r)))[:_CANDIDATES]
+    only_product = {r for r in asked if r.keys and PRODUCT_LABELS.issuperset(r.keys)}
+    ranked = sorted(asked, key=lambda r: (r not in only_product, -asked[r], repr(r)))[:_CANDIDATES]
     keys = _keys_of(ranked)
     facts = zip(labels, taints or [()] * len(labels), strict=True)
     # Nodes that differ:
@@ -138,10 +139,6 @@ def _asked_for(counts: Mapping[Request, float]) -> Counter[NodeRequirement]:
             for part in {requirement, requirement.only(PRODUCT_LABELS.__contains__)}:
                 asked[part] += count * request.gpus  # type: ignore[assignment]
     return asked
-
-
-def _is_about_product(requirement: NodeRequirement) -> bool:
-    return bool(requirement.keys) and PRODUCT_LABELS.issuperset(requirement.keys)
 
 
 def _keys_of(requirements: Iterable[NodeRequirement]) -> tuple[str, ...]:

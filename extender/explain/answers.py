@@ -218,6 +218,10 @@ class Explanation:
     asked: str = ""
     hint_kinds: tuple[str, ...] = ()
 
+    def with_hint(self, text: str, kind: str) -> Explanation:
+        """With one more hint, the first."""
+        return replace(self, hints=(text, *self.hints), hint_kinds=(kind, *self.hint_kinds))
+
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
@@ -319,8 +323,7 @@ class PodAnswer:
         said = Word.NO_DRY_RUN(why=unknown) if unknown else Word.DRY_RUN() if complete or refusal else None
         found, nodes, why = self.explanation, self.nodes, str(Word.REJECTED(why=refusal))
         if found and said:
-            hints, kinds = (str(said), *found.hints), (said.word.name, *found.hint_kinds)
-            found = replace(found, hints=hints, hint_kinds=kinds)
+            found = found.with_hint(str(said), said.word.name)
         if found and refusal:
             verdict = Verdict(why, kind=Word.REJECTED.name)
             found = replace(found, error=why, fits=0, best=(), verdict=verdict, plain=False)

@@ -10,7 +10,7 @@ from extender.background import with_turns
 from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_on
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
-from extender.explain.corrections import is_manifest
+from extender.explain.fixes import is_manifest
 from extender.explain.needs import uncounted_resources
 from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, Taint, Toleration, tolerated

@@ -12,8 +12,7 @@ from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.pod_claims import to_be_made
 from extender.dra.pools import DevicePool
-from extender.explain.corrections import meant, nearest_name, no_such
-from extender.explain.fixes import Finding, Fix, Rank
+from extender.explain.fixes import Finding, Fix, Rank, meant, nearest_name, no_such
 from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod
 from extender.k8s.resource_claims import DeviceSubRequest

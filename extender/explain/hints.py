@@ -24,7 +24,10 @@ from extender.dialects.pod_request import (
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.explain.claim_hints import claim_hints
-from extender.explain.corrections import (
+from extender.explain.fixes import (
+    Finding,
+    Fix,
+    Rank,
     is_manifest,
     meant,
     mend,
@@ -34,7 +37,6 @@ from extender.explain.corrections import (
     writing,
     written_as,
 )
-from extender.explain.fixes import Finding, Fix, Rank
 from extender.explain.needs import uncounted_resources
 from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
@@ -111,7 +113,6 @@ def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
         *claim_hints(state, pod),
         *_pinned(state, pod),
         *_never_asked(state, pod, request),
-        *_left_to_scheduler(state, pod),
     )
 
 
@@ -376,12 +377,8 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Fi
         yield _mistake(Word.NO_GPU())
     elif request and request.wants_gpu and not extended_resources(pod):
         yield _mistake(Word.BY_ANNOTATIONS())
-
-
-def _left_to_scheduler(state: State, pod: Pod) -> Iterator[Finding]:
-    """A resource that nodes of Koordinator must advertise, and none does."""
-    asks = koordinator.SHARED in dict(pod.spec.container_requests) and _is_offered(state, koordinator.CORE)
-    if asks and not _is_offered(state, koordinator.SHARED):
+    asks_shared = koordinator.SHARED in dict(pod.spec.container_requests)
+    if asks_shared and _is_offered(state, koordinator.CORE) and not _is_offered(state, koordinator.SHARED):
         yield _mistake(Word.LEFT_TO_SCHEDULER(name=koordinator.SHARED))
 
 
@@ -406,7 +403,8 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             near = nearest_key(key, keys)
             said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
-            more = Word.AUTOSCALED() if _is_of_autoscaler(key) else None
+            domain, slash, _ = key.partition("/")
+            more = Word.AUTOSCALED() if slash and _OF_PROVIDERS.search(domain) else None
             more = Word.LEVEL_OF_KUEUE() if key == pod.annotations.get(_TOPOLOGY) else more
             instead = {near if name == key else name: value for name, value in pod.spec.node_selector}
             selector = tuple(sorted(instead.items()))
@@ -421,11 +419,6 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             continue
         fix = Fix(writing("nodeSelector", instead), mended) if near and number < selected else None
         yield _mistake(said, Rank.RULE, more, fix)
-
-
-def _is_of_autoscaler(key: str) -> bool:
-    """Whether providers and autoscalers label nodes so when they create them."""
-    return bool(_OF_PROVIDERS.search(key.partition("/")[0])) and "/" in key
 
 
 def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:

@@ -24,8 +24,7 @@ from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer
 from extender.explain.candidates import Candidates, all_candidates
-from extender.explain.corrections import is_manifest, meant, nearest_name, written_as
-from extender.explain.fixes import Finding, Rank
+from extender.explain.fixes import Finding, Rank, is_manifest, meant, nearest_name, written_as
 from extender.explain.hints import (
     admission_problem,
     describe_gang,
@@ -33,10 +32,17 @@ from extender.explain.hints import (
     hints,
 )
 from extender.explain.holders import holders_on
-from extender.explain.kubelet import doubts, misaligned_pod
 from extender.explain.needs import asked_text, asks, need_of, others_asked
 from extender.explain.options import Placement, compared, option_on
-from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of
+from extender.explain.refusals import (
+    advice_on,
+    by_forecast,
+    doubts,
+    lacking,
+    misaligned_pod,
+    needs_on,
+    refusals_of,
+)
 from extender.explain.room import evictions_for, layout_change_for
 from extender.explain.verdict import and_then, decide
 from extender.explain.what_if import Question, fit_at_once, missing_members
@@ -113,18 +119,14 @@ def explain_template(
             only = replace(found, error=str(said), fits=0, best=(), verdict=verdict, plain=False)
             return replace(only, hints=(), hint_kinds=(), evictions=None)
         if said := _mistake_of(template, Word.REJECTED_EXCERPT):
-            found = _with_hint(found, Finding(said))
+            found = found.with_hint(Finding(said).text, said.word.name)
         if not found.fits:
             return found
         together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
         if together is None:
             return replace(found, plain=found.plain and all_fit)
-        return replace(_with_hint(found, together), plain=found.plain and all_fit)
-
-
-def _with_hint(found: Explanation, first: Finding) -> Explanation:
-    texts, kinds = (first.text, *found.hints), (first.said.word.name, *found.hint_kinds)
-    return replace(found, hints=texts, hint_kinds=kinds)
+        found = found.with_hint(together.text, together.said.word.name)
+        return replace(found, plain=found.plain and all_fit)
 
 
 def _mistake_of(template: Template, word: Word) -> Said | None:
@@ -182,7 +184,8 @@ def explained(
     fits, *_ = by_forecast(evaluation)
     scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
-    unchecked = not_checked(state, pod)
+    volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
+    unchecked = (*volumes, *pod.unchecked)
     evictions = None
     if (known := _if_any_fits(explanation, findings, unchecked)) is not None:
         found = known
@@ -338,12 +341,6 @@ def fits_somewhere(state: State, pod: Pod) -> bool:
         rows = np.arange(len(fleet.specs))
         return bool((codes_for(state, fleet, pod, state.request_of(pod), rows) == Reason.FITS).any())
     return False
-
-
-def not_checked(state: State, pod: Pod) -> tuple[str, ...]:
-    """Filters of kube-scheduler that apply to the pod and are not checked here."""
-    volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
-    return (*volumes, *pod.unchecked)
 
 
 def _if_any_fits(found: Explanation, findings: Iterable[Finding], unchecked: Sequence[str]) -> Finding | None:

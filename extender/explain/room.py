@@ -107,8 +107,8 @@ def ends(asked: Question) -> Iterator[Fix]:
     held = list(islice(_holders_on(asked, names), _GANG_TRIED if asked.is_gang else _TRIED))
     if not asked.is_gang:
         held.sort(key=lambda other: state.end_costs.declared_end(other)[0])
-    able = [other for other in held if _can_end(pod, other)]
     old = [other for other in held if _replaces(pod, other)]
+    able = [other for other in held if not (_is_pinned(other) or reserves_only(other) or other in old)]
     yield from map(_once_gone, () if asked.is_gang else zip(able))
     yield from map(_rollout, [old] if asked.is_gang and old else zip(old))
     nodes, gone = dict[str, list[Pod]](), list[Pod]()
@@ -133,11 +133,6 @@ def _once_gone(pods: Sequence[Pod], word: Word | None = None) -> Fix:
     named, word = listed([shorten(other.key, KEY) for other in pods], _NAMED), word or Word.WAIT_END
     said = word(pods=named, node=" and ".join(shorten(node, KEY) for node in nodes), s="s" * (len(pods) == 1))
     return Fix(said, change=Change(gone=tuple(pods), among=nodes))
-
-
-def _can_end(pod: Pod, other: Pod) -> bool:
-    """Whether another pod may end while this one is pending."""
-    return not (_is_pinned(other) or reserves_only(other) or _replaces(pod, other))
 
 
 def _is_pinned(pod: Pod) -> bool:

@@ -18,8 +18,7 @@ from extender.cluster.other_resources import Lack
 from extender.cluster.state import State
 from extender.explain.answers import Refusal
 from extender.explain.candidates import Candidates, Rejection, uncordoned, unmet, untolerated, written
-from extender.explain.corrections import writing
-from extender.explain.fixes import Change, Fix
+from extender.explain.fixes import Change, Fix, writing
 from extender.explain.needs import replicas_given
 from extender.explain.refusals import by_forecast, lacking, refusals_of
 from extender.explain.what_if import Question

@@ -18,8 +18,7 @@ from extender.cluster.state import State
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import EvictionOption, Evictions, Need, NeedKind, Refusal
 from extender.explain.candidates import LIFTED, Rejection, untolerated
-from extender.explain.corrections import asking_instead
-from extender.explain.fixes import Change, Finding, Fix, Rank
+from extender.explain.fixes import Change, Finding, Fix, Rank, asking_instead
 from extender.explain.needs import at_most, reduced
 from extender.explain.refusals import OTHER, TOO_SMALL, rank, too_small
 from extender.explain.room import added_nodes, ends, held_without_gpus, pods_without_gpus, room_by_others

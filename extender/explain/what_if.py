@@ -130,18 +130,16 @@ def kept(asked: Question, fixes: Iterable[Fix]) -> Iterator[Fix]:
             yield fix
 
 
-def fit_at_once(
-    state: State, pod: Pod, request: Request, count: int, left: tuple[Allocation, ...] = ()
-) -> int:
-    """Number of ``count`` such pods that fit now, or ``left`` these allocations, 0 if unknown."""
-    if pod.spec.claims and not (left or request.wants_gpu):
+def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
+    """Number of ``count`` such pods that fit now, 0 if unknown."""
+    if pod.spec.claims and not request.wants_gpu:
         return _fit_by_claims(state, pod, request, count)
     waiting = WaitingMembers(pod, request)
     least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
     with state.fleet_view_for(pod) as fleet:
         while least < most:
             half = (least + most + 1) // 2
-            fits = fit_together(state, fleet, [replace(waiting, count=half)], Supposed(state.nodes, left))
+            fits = fit_together(state, fleet, [replace(waiting, count=half)], Supposed(state.nodes))
             least, most = (half, most) if fits else (least, half - 1)
     return least
 

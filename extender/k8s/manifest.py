@@ -60,6 +60,11 @@ Name: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 """The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
 
 
+def pairs_of(entries: Mapping[str, str]) -> Pairs:
+    """The entries, sorted."""
+    return tuple(sorted(entries.items()))
+
+
 class Unreadable(ValueError):
     """An object does not match its kind. The text has the location, in at most ``PROBLEM`` characters."""
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from extender.k8s.affinity import AffinityManifest, Toleration
-from extender.k8s.manifest import Int, Name, Pairs, Texts, is_relevant
+from extender.k8s.manifest import Int, Name, Pairs, Texts, is_relevant, pairs_of
 from extender.k8s.objects import Container, PodClaim, PodSpec
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.bounded_cache import BoundedMap
@@ -134,10 +134,10 @@ def parse_spec(manifest: PodSpecManifest) -> tuple[PodSpec, str]:
     spec = PodSpec(
         containers=tuple([_container(container) for container in manifest.containers]),
         init_containers=tuple([_container(container) for container in manifest.initContainers]),
-        requests=_sorted(manifest.resources.requests),
-        limits=_sorted(manifest.resources.limits),
-        overhead=_sorted(manifest.overhead),
-        node_selector=_sorted(manifest.nodeSelector),
+        requests=pairs_of(manifest.resources.requests),
+        limits=pairs_of(manifest.resources.limits),
+        overhead=pairs_of(manifest.overhead),
+        node_selector=pairs_of(manifest.nodeSelector),
         claims=tuple(
             [
                 PodClaim(claim.name, claim.resourceClaimName, claim.resourceClaimTemplateName)
@@ -168,12 +168,8 @@ def _containers_key(containers: tuple[ContainerManifest, ...]) -> _Containers:
 def _container(container: ContainerManifest) -> Container:
     """Requests default to limits (``SetDefaults_Pod`` of k8s.io/kubernetes)."""
     resources = container.resources
-    requests = _sorted(resources.limits | resources.requests)
-    return Container(container.name, requests, _sorted(resources.limits), container.restartPolicy == "Always")
-
-
-def _sorted(entries: Texts) -> Pairs:
-    return tuple(sorted(entries.items()))
+    requests, limits = pairs_of(resources.limits | resources.requests), pairs_of(resources.limits)
+    return Container(container.name, requests, limits, container.restartPolicy == "Always")
 
 
 def _length_problem(manifest: PodSpecManifest) -> str:

@@ -29,7 +29,7 @@ from extender.protocol.messages import MESSAGES
 from extender.server.body import BodyBudget, BodyRefused
 from extender.server.guard import Guard
 from extender.server.metrics import CONTENT_TYPE
-from extender.server.page_files import page_files
+from extender.server.page import add_page
 from extender.server.service import PROBES, Service
 from extender.server.verb_route import VerbEndpoint
 from extender.settings import API
@@ -121,7 +121,7 @@ def create_app(
         app.add_route("/metrics", metrics, methods=["GET"])
         app.add_route("/configz", configz, methods=["GET"])
         app.add_route("/statusz", statusz, methods=["GET"])
-        _add_page(app)
+        add_page(app)
         for method, path, answer in _DebugRoutes(service, bodies).table():
             app.add_api_route(f"/debug{path}", answer, methods=[method])
             if method == "GET":
@@ -152,22 +152,6 @@ def _status(service: Service, paths: str) -> str:
         f"Up: {minutes // 60} hr {minutes % 60:02} min {seconds:02} sec\n"
         f"Python version: {platform.python_version()}\nBinary version: {service.version}\nPaths: {paths}\n"
     )
-
-
-def _add_page(app: FastAPI) -> None:
-    """Serve the page at ``/``. It reads ``/debug`` as any other client does; its files need no token."""
-    files = page_files()
-
-    async def page(request: Request) -> Response:
-        file = files.get(request.path_params.get("name", "index.html"))
-        if file is None:
-            return Response(b"no such file\n", 404, media_type="text/plain")
-        if request.headers.get("if-none-match") == file.headers["etag"]:
-            return Response(status_code=304, headers=file.headers)
-        return Response(file.body, headers=file.headers, media_type=file.media_type)
-
-    for path in ("/", "/page/{name}"):
-        app.add_route(path, page, methods=["GET"])
 
 
 class _DebugRoutes:

@@ -144,13 +144,9 @@ def _item(item: object, kind: str = "") -> Item:
     if kind not in KINDS_IN_FILES or (kind == "Workload" and "kueue" not in str(read.apiVersion)):
         return None
     try:
-        return _unless_ignored(KINDS_IN_FILES[kind].read(item)[0])
+        record, _ = KINDS_IN_FILES[kind].read(item)
     except Unreadable as error:
         return Broken(shorten(f"{kind}: {error}"))
-
-
-def _unless_ignored(record: KubernetesObject) -> KubernetesObject | None:
-    """None for a ConfigMap without MIG layouts."""
     return None if isinstance(record, MigLayouts) and record.problem == NO_LAYOUTS else record
 
 

@@ -18,7 +18,7 @@ rounded up to STEP, plus a fraction of STEP for the free amount.
   (``packing.cost.device_costs``). So a replica is preferred to a whole GPU, and a T4 to an H100.
 
 If nodes are in network domains, a node costs an additional STEP x (the idle fraction of its domain), so that
-whole domains stay free for gangs (``packing.cost.domains``).
+whole domains stay free for gangs.
 
 Rounding makes nearly equal nodes equal. Among them the node with the least free is preferred: each costs an
 additional STEP x free / (1 + free), with free = R + C / (e rho) before the placement. So pods stay together
@@ -36,7 +36,6 @@ import numpy as np
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.device_costs import size_weight
-from packing.cost.domains import idle_parts
 from packing.cost.fill_tables import NO_GPUS, FreeGpus, Tables, build_tables
 from packing.cost.inventory_kernels import inventory_cost
 from packing.cost.kernel_args import STEP, CachedCost, ValueTables, nodes_of
@@ -45,6 +44,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.permitted import permitted_on
 from packing.fleet.placement import tightest
+from packing.fleet.stranded import idle_nodes
 from packing.jit import checked
 from packing.model.request import Request
 from packing.policies.interface import Due, Solve
@@ -124,7 +124,7 @@ class InventoryPolicy:
         return self._mix or self._demand.mix(known_set=fleet.names.known_set)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        cost, idle = self._costs(fleet, request).cost, idle_parts(fleet)
+        cost, idle = self._costs(fleet, request).cost, _idle_parts(fleet)
         return cost if idle is None else cost + STEP * idle
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class InventoryPolicy:
         costs = self._costs(fleet, request)
         names, values = ("slots", "fill", "stranding", "islands"), costs.terms[:, row].tolist()
         terms = {**dict(zip(names, values, strict=True)), "device": float(costs.device[row])}
-        idle = idle_parts(fleet)
+        idle = _idle_parts(fleet)
         return terms if idle is None else {**terms, "domains": STEP * float(idle[row])}
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
@@ -153,6 +153,21 @@ class InventoryPolicy:
         slots.recount(nodes)
         inventory_cost(cached, nodes, args, slots.types, slots.counts, priced.values, slots.scratch)
         return cached
+
+
+def _idle_parts(fleet: Fleet) -> Floats | None:
+    """(N,) the mean fraction of the nodes in the same domain (NVLink, leaf or spine switch) that are idle,
+    over the levels of domains in the fleet; None if no node is in a domain."""
+    levels = fleet.network.levels(fleet)
+    if not len(levels):
+        return None
+    idle, parts = idle_nodes(fleet.arrays), np.zeros(fleet.arrays.capacity, np.float32)
+    for level in levels:
+        inside = np.flatnonzero((level >= 0) & (fleet.arrays.compute_capacity[0] > 0))
+        domain = level[inside]
+        count = np.maximum(np.bincount(domain), 1)
+        parts[inside] += (np.bincount(domain, weights=idle[inside]) / count)[domain] / len(levels)
+    return parts
 
 
 class _PricedSlots:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.server.page_files import page_files
+from extender.server.page import page_files
 from tests.contract.conftest import Start
 from tests.extender.builders import make_node
 

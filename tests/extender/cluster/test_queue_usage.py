@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.census import CensusTaker, Team, Waiting, gpus_by_team
+from extender.cluster.census import CensusTaker, Waiting
 from extender.cluster.state import State
-from extender.cluster.team_use import TeamUse
+from extender.cluster.team_use import Team, TeamUse, gpus_by_team
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
 from tests.extender.builders import NOW, make_node, make_pod, make_state

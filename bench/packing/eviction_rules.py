@@ -18,9 +18,9 @@ from packing.model.request import Request
 from packing.victims.amounts import Holdings
 from packing.victims.rights import (
     ROOM_SECONDS,
+    EvictionVerdict,
     Relations,
     Standing,
-    Verdict,
     gpu_seconds,
     longest_run,
     may_preempt,
@@ -157,7 +157,7 @@ class CheapestVictims:
         standings = np.array([victim.standing for victim in victims], np.float64)
         by_field = standings.reshape(-1, len(Standing._fields)).T
         found = verdicts(queue.priority, by_field, Relations(lower, equals), now)
-        may_leave: Flags = found == Verdict.MAY_LEAVE
+        may_leave: Flags = found == EvictionVerdict.MAY_LEAVE
         return may_leave
 
     def victims(

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from packing.fleet.arrays import Doubles, Longs
-from packing.model.gpu_catalog import Geometry, Placement
+from packing.model.gpu_catalog import Geometry, MigPlacement
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MigMasks:
                     yield ((t, window), *rest)
 
 
-def _masks(placements: Iterable[Placement]) -> tuple[tuple[int, ...], ...]:
+def _masks(placements: Iterable[MigPlacement]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(((1 << p.size) - 1) << start for start in p.starts) for p in placements)
 
 

@@ -28,8 +28,8 @@ from extender.inventory.mig_layouts import WHOLE, can_change, is_single, named_l
 from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
-    Candidate,
-    Change,
+    ChangeableNode,
+    LayoutChange,
     asking,
     gpus_asked,
     most_urgent,
@@ -245,7 +245,7 @@ class LayoutChanges:
             demand.update({f"{model} {name}": count for name, count in pending.items()})
         return total, demand
 
-    def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
+    def _candidate(self, node: Node, total: Counter[str]) -> ChangeableNode | None:
         """The node, if it may change now, with the layouts that leave enough devices for recurring demand."""
         if (candidate := open_candidate(self._state, node, self._wall())) is None:
             return None
@@ -258,7 +258,7 @@ class LayoutChanges:
         return dataclasses.replace(candidate, others=others) if others else None
 
     async def _count_waits(
-        self, asked: Sequence[tuple[Pod, Request]], candidates: Sequence[Candidate], now: float
+        self, asked: Sequence[tuple[Pod, Request]], candidates: Sequence[ChangeableNode], now: float
     ) -> None:
         """Count how long each pod has waited while a node could have served it and enough GPUs were free."""
         parts = self._state.fleet.arrays.free_parts().sum(axis=0)
@@ -271,7 +271,7 @@ class LayoutChanges:
             self._seconds[pod.uid] = self._waited.look(pod.uid, now, enough=enough)
         self._waited.keep(self._seconds.keys())
 
-    async def _begin(self, candidates: Sequence[Candidate], pods: Sequence[Pod]) -> None:
+    async def _begin(self, candidates: Sequence[ChangeableNode], pods: Sequence[Pod]) -> None:
         """Begin the change with the lowest price, if it is worthwhile."""
         if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, pods):
             return
@@ -309,7 +309,7 @@ class LayoutChanges:
         starting = [(gpus_asked(self._state.request_of(pod)), self._seconds[pod.uid]) for pod in pods]
         return self._rule.is_worth(lost, starting)
 
-    def _lost(self, found: Candidate) -> float | None:
+    def _lost(self, found: ChangeableNode) -> float | None:
         """See ``possible_changes``."""
         room = moves_off(self._state, found.node.name, self._wall(), rule_of(self._settings))
         if room is None:
@@ -317,7 +317,7 @@ class LayoutChanges:
         last = mig_change_of(found.node.annotations)
         return self._rule.lost(found.gpus, room.lost, self._wall() - last.since if last else math.inf)
 
-    def _still(self, change: Change) -> bool:
+    def _still(self, change: LayoutChange) -> bool:
         """Whether the change is still right: other tasks have run since the search."""
         if self._state.nodes.get(change.name) != change.candidate.node:
             return False

@@ -77,7 +77,7 @@ def _largest(terms: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class NodeOption:
     """A node that fits: its row of the fleet, and the request in the form that it takes there."""
 
     row: int
@@ -85,7 +85,7 @@ class Placement:
     option: Option
 
 
-def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.int64]) -> list[Option]:
+def compared(fleet: Fleet, found: Sequence[NodeOption], fitting: npt.NDArray[np.int64]) -> list[Option]:
     """The options, best first, each with what it keeps or costs against another as ``why`` where that can be
     said: the best against the next, the others against the best. ``fitting``: the rows of all nodes that fit.
     """
@@ -106,7 +106,7 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
     return [replace(p.option, why=text or p.option.why) for p, text in zip(found, texts, strict=True)]
 
 
-def _by_costs(best: Placement, rival: Placement, *, of_best: bool) -> str:
+def _by_costs(best: NodeOption, rival: NodeOption, *, of_best: bool) -> str:
     """Compare the costs of the best and another node, in words."""
     more = rival.option.cost - best.option.cost
     name = shorten((rival if of_best else best).option.node, NAME)
@@ -115,7 +115,9 @@ def _by_costs(best: Placement, rival: Placement, *, of_best: bool) -> str:
     return str((Word.MORE_ROOM if of_best else Word.LESS_ROOM)(gpus=f"{more:.2g}", node=name))
 
 
-def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[Said]:
+def _kept(
+    fleet: Fleet, best: NodeOption, other: NodeOption, fitting: npt.NDArray[np.int64]
+) -> Iterator[Said]:
     free, name = _free(fleet, best.row), shorten(other.option.node, NAME)
     with fleet.holding([allocation_of(fleet, best.row, best.request, best.option.gpus)]):
         is_full = _is_full(fleet, best.row)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import asked_by, lacking_on
@@ -33,7 +32,7 @@ from extender.explain.hints import (
 )
 from extender.explain.holders import holders_on
 from extender.explain.needs import asked_text, asks, need_of, others_asked
-from extender.explain.options import Placement, compared, option_on
+from extender.explain.options import NodeOption, compared, option_on
 from extender.explain.refusals import (
     advice_on,
     by_forecast,
@@ -69,7 +68,6 @@ _NAMED = 4
 _WITHOUT_GPUS = (NeedKind.CPU, NeedKind.MEMORY, NeedKind.COUNT, NeedKind.BYTES)
 _UNKNOWN_REASONS = 20
 """Maximum number of reasons shown for unknown devices: they may quote text of others."""
-Flags = npt.NDArray[np.bool_]
 
 
 def explain(
@@ -372,7 +370,7 @@ def explain_evaluation(
         ]
         rows = evaluation.rows[shown].tolist()
         forms = [form_on(fleet, row, request) for row in rows]
-        placements = list(map(Placement, rows, forms, options))
+        placements = list(map(NodeOption, rows, forms, options))
         options = compared(fleet, placements, evaluation.rows[fitting])
         refusals = refusals_of(state, fleet, names, evaluation)
     return Explanation(

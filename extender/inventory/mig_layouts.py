@@ -18,8 +18,8 @@ from extender.k8s.mig_change import ANNOTATION, NodeLayout
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import LABEL
 from packing.model.gpu_catalog import (
+    MigPlacement,
     Model,
-    Placement,
     Profile,
     named_model,
     parse_product,
@@ -82,7 +82,7 @@ def all_layouts(spec: NodeSpec, resources: Collection[str]) -> list[NodeLayout]:
     return [NodeLayout("", {name: n * len(spec.gpus) for name, n in layout.items()}) for layout in of_gpu]
 
 
-def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str, Placement]]:
+def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str, MigPlacement]]:
     """The possible placements of the instances of these resources, if a GPU of the model can have them."""
     for resource in sorted(resources):
         profile = parse_profile(resource.removeprefix(MIG_PREFIX))
@@ -90,7 +90,7 @@ def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str,
             yield resource, placement
 
 
-def placement_on(model: Model, profile: Profile) -> Placement | None:
+def placement_on(model: Model, profile: Profile) -> MigPlacement | None:
     """The possible placements of instances of this profile on a GPU of the model; None if it has no such
     profile. The memory in a name is rounded, and profiles of other models differ by more."""
     geometry = model.geometry

@@ -33,7 +33,7 @@ _EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=1
 
 
 @dataclass(slots=True)
-class Change:
+class NodesChange:
     """``starts``: pending pods that fit after the change, with their node; ``started``: those that fit
     without it; ``waits``: those that do not fit after it, and why. ``moved``: new nodes of pods of removed
     nodes; ``homeless``: such pods that fit nowhere, and why. ``before`` and ``after``: free capacity after
@@ -52,10 +52,10 @@ class Change:
         return [Step("place", pod, node) for pod, node in (self.moved | self.starts).items()]
 
 
-def plan_change(today: Trial, then: Trial, lost: Collection[str]) -> Change:
+def plan_change(today: Trial, then: Trial, lost: Collection[str]) -> NodesChange:
     """The change between two trials. ``lost``: pods of removed nodes."""
     started, found = today.place_waiting(), then.place_waiting()
-    change = Change(today.figures(), then.figures(), started)
+    change = NodesChange(today.figures(), then.figures(), started)
     for item in then.waiting:
         if item.key in found:
             (change.moved if item.key in lost else change.starts)[item.key] = found[item.key]
@@ -84,7 +84,7 @@ def _losing(source: ClusterSource, removed: Sequence[str]) -> tuple[list[Event],
     return events, lost, ends
 
 
-def _smaller(change: Change, outcome: Outcome) -> Change | None:
+def _smaller(change: NodesChange, outcome: Outcome) -> NodesChange | None:
     """The change without the pods that were not placed; no other placement depends on them."""
     for pod, why in outcome.unplaced.items():
         starts = change.starts.pop(pod, None)
@@ -147,7 +147,7 @@ def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
     return f"{name}: {' and '.join(parts)}"
 
 
-def _sentences(change: Change) -> list[str]:
+def _sentences(change: NodesChange) -> list[str]:
     newly = len(change.starts.keys() - change.started.keys())
     no_longer = len(change.started.keys() - change.starts.keys())
     only_then = f", {newly} of them only with the change" if newly else ""
@@ -170,7 +170,7 @@ def _cost(added: Sequence[Node], removed: Sequence[str], costs: NodeCosts) -> li
     return [f"Cost per month: {change}."]
 
 
-def _waiting(change: Change, outcome: Outcome) -> Table:
+def _waiting(change: NodesChange, outcome: Outcome) -> Table:
     rows = [
         (pod, change.started.get(pod, "-"), node, outcome.placed.get(pod, "no place"), "")
         for pod, node in change.starts.items()
@@ -179,7 +179,7 @@ def _waiting(change: Change, outcome: Outcome) -> Table:
     return Table("waiting", "Pending pods", ("pod", "fits today on", "then on", "replayed", "why not"), rows)
 
 
-def _moved(change: Change, outcome: Outcome) -> Table:
+def _moved(change: NodesChange, outcome: Outcome) -> Table:
     rows = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
     rows += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
     return Table("moved", "Pods of the removed nodes", ("pod", "goes to", "replayed", "why not"), rows)

@@ -21,14 +21,14 @@ from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.steps import Step, carry_out
 from extender.source.snapshot import moment_of
-from extender.trial.mig_search import Candidate, Change, candidate, possible_changes
+from extender.trial.mig_search import ChangeableNode, LayoutChange, candidate, possible_changes
 from extender.trial.room_by_moves import lost_by_move
 from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import ChangeRule
 
-Amounts = Counter[str]
+DeviceCounts = Counter[str]
 """Instances, or whole GPUs, by resource."""
 
 
@@ -38,15 +38,15 @@ class MigPlan:
     Devices by resource: ``running``, ``waiting``, ``wanted`` (with growth), ``served`` of these, and
     ``promised`` (without growth)."""
 
-    candidates: dict[str, Candidate]
-    changes: list[Change] = field(default_factory=list)
+    candidates: dict[str, ChangeableNode]
+    changes: list[LayoutChange] = field(default_factory=list)
     moves: dict[str, list[str]] = field(default_factory=dict)
     stuck: dict[str, str] = field(default_factory=dict)
-    running: Amounts = field(default_factory=Counter)
-    waiting: Amounts = field(default_factory=Counter)
-    wanted: Amounts = field(default_factory=Counter)
-    served: Amounts = field(default_factory=Counter)
-    promised: Amounts = field(default_factory=Counter)
+    running: DeviceCounts = field(default_factory=Counter)
+    waiting: DeviceCounts = field(default_factory=Counter)
+    wanted: DeviceCounts = field(default_factory=Counter)
+    served: DeviceCounts = field(default_factory=Counter)
+    promised: DeviceCounts = field(default_factory=Counter)
 
 
 def plan_changes(source: ClusterSource, trial: Trial, most: int, growth: float, seconds: float) -> MigPlan:
@@ -76,7 +76,7 @@ def plan_changes(source: ClusterSource, trial: Trial, most: int, growth: float, 
     return plan
 
 
-def _candidates(trial: Trial) -> dict[str, Candidate]:
+def _candidates(trial: Trial) -> dict[str, ChangeableNode]:
     state, nodes = trial.state, trial.state.nodes
     asked = {name for item in (*trial.movable.values(), *trial.waiting) for name, _ in item.request.devices}
     asked |= {pool.resource for spec in trial.fleet.specs if spec for pool in spec.pools if pool.profile}
@@ -103,9 +103,9 @@ def _growth(trial: Trial, plan: MigPlan, growth: float) -> Iterator[Item]:
             yield replace(alike[0], key=key, pod=pod, home=-1)
 
 
-def _devices(items: Collection[Item] | Iterator[Item]) -> Amounts:
+def _devices(items: Collection[Item] | Iterator[Item]) -> DeviceCounts:
     """GPUs and MIG instances that these pods request."""
-    total: Amounts = Counter()
+    total: DeviceCounts = Counter()
     for item in items:
         total.update({n: c for n, c in item.request.devices if n == WHOLE or n.startswith(MIG_PREFIX)})
     return total
@@ -113,7 +113,7 @@ def _devices(items: Collection[Item] | Iterator[Item]) -> Amounts:
 
 def _best(
     source: ClusterSource, trial: Trial, plan: MigPlan, pods: Sequence[Pod], most: int, rule: ChangeRule
-) -> Change | None:
+) -> LayoutChange | None:
     """The best next change, None if no change lets more pods start."""
     changed = {change.name for change in plan.changes}
     used = {_per_gpu(change.candidate, change.layout) for change in plan.changes}
@@ -124,7 +124,7 @@ def _best(
             for found in left
         ]
 
-    def lost(found: Candidate) -> float | None:
+    def lost(found: ChangeableNode) -> float | None:
         row = trial.fleet.rows[found.node.name]
         if why := _stuck(trial, row):
             plan.stuck[found.node.name] = why
@@ -133,13 +133,13 @@ def _best(
 
     changes = possible_changes(trial.state, source.settings, left, pods, lost)
 
-    def order(change: Change) -> tuple[float, bool, str]:
+    def order(change: LayoutChange) -> tuple[float, bool, str]:
         return change.price, _per_gpu(change.candidate, change.layout) not in used, change.name
 
     return min(filter(None, changes), key=order, default=None)
 
 
-def _per_gpu(found: Candidate, layout: NodeLayout) -> frozenset[tuple[str, float]]:
+def _per_gpu(found: ChangeableNode, layout: NodeLayout) -> frozenset[tuple[str, float]]:
     return frozenset((name, count / found.gpus) for name, count in layout.devices.items())
 
 
@@ -164,10 +164,10 @@ def _lost(trial: Trial, item: Item) -> float:
     return lost_by_move(trial.state, trial.state.pods[item.key], trial.held[item.key], now)
 
 
-def in_use(trial: Trial) -> Amounts:
+def in_use(trial: Trial) -> DeviceCounts:
     """Counted devices that pods hold, by resource."""
     names = {number: name for name, number in trial.fleet.names.resources.items()}
-    total: Amounts = Counter()
+    total: DeviceCounts = Counter()
     staying = (pinned.held for pinned in trial.staying.values() if pinned.held)
     for held in (*trial.held.values(), *staying):
         for number, count in held.devices:
@@ -175,7 +175,7 @@ def in_use(trial: Trial) -> Amounts:
     return total
 
 
-def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> Amounts:
+def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> DeviceCounts:
     """Devices in use, by resource, after the nodes have changed. Moved pods are placed first, then pending
     pods."""
     moved, events = [key for keys in plan.moves.values() for key in keys], list[Event]()
@@ -229,7 +229,7 @@ def _sentences(plan: MigPlan, seconds: float) -> Iterator[str]:
     )
 
 
-def _on_each_gpu(change: Change) -> str:
+def _on_each_gpu(change: LayoutChange) -> str:
     gpus, devices = change.candidate.gpus, change.layout.devices
     alike = all(count % gpus == 0 for count in devices.values())
     each = {name: count // gpus for name, count in devices.items()}
@@ -237,7 +237,7 @@ def _on_each_gpu(change: Change) -> str:
     return f"{change.layout.name} ({text})" if change.layout.name else text
 
 
-def _gains(plan: MigPlan, after: Amounts) -> list[Gain]:
+def _gains(plan: MigPlan, after: DeviceCounts) -> list[Gain]:
     """Devices in use by profile, after the pending pods that fit have started."""
     names = sorted(plan.promised.keys() | after.keys())
     return [

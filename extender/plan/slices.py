@@ -72,7 +72,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SliceMove:
     """A pod with one whole GPU: its use and the source of that, the least valuable slice that is large enough
     (None: none is), and a node where one is free ("": none). ``asking``: the pod with a request for the
     slice; ``frees``: number of GPUs that become entirely free."""
@@ -92,12 +92,12 @@ class SlicePlan:
     """``unknown``: pods with one whole GPU whose use is unknown. ``problems``: unreadable annotations, by
     pod."""
 
-    candidates: list[Candidate]
+    candidates: list[SliceMove]
     unknown: list[str]
     problems: dict[str, str]
 
     @property
-    def moves(self) -> list[Candidate]:
+    def moves(self) -> list[SliceMove]:
         return [candidate for candidate in self.candidates if candidate.target]
 
 
@@ -112,7 +112,7 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
         if use.memory_mib is None or use.active is None:
             plan.unknown.append(item.key)
         else:
-            plan.candidates.append(Candidate(item, trial.name(item.home), use, source))
+            plan.candidates.append(SliceMove(item, trial.name(item.home), use, source))
     plan.candidates.sort(key=lambda candidate: (-(candidate.use.memory_mib or 0), candidate.item.key))
     slices = _slices(trial)
     plan.candidates = [_placed(trial, candidate, slices, margin) for candidate in plan.candidates]
@@ -180,7 +180,7 @@ def _declared(pod: Pod) -> Use:
     return Use(None if memory is None else float(mib(memory)), part)
 
 
-def _placed(trial: Trial, candidate: Candidate, slices: Mapping[Slice, Flags], margin: float) -> Candidate:
+def _placed(trial: Trial, candidate: SliceMove, slices: Mapping[Slice, Flags], margin: float) -> SliceMove:
     """The candidate, moved to the least valuable slice that is free now, if any."""
     now, before, item = trial.savepoint(), trial.figures().whole, candidate.item
     home, own = trial.fleet.specs[item.home], float(trial.fleet.arrays.gpu_value[item.home])
@@ -266,7 +266,7 @@ def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
     return plan if lost else None
 
 
-def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
+def _carried_out(source: ClusterSource, moves: list[SliceMove]) -> Outcome:
     """Replay with these pods pending and requesting their slice. For devices with the resource name of whole
     GPUs a pod needs a node selector, so its node is fixed."""
     events: list[Event] = []

@@ -24,9 +24,9 @@ from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.arrays import Doubles, Flags
 from packing.victims.rights import (
+    EvictionVerdict,
     Relations,
     Standing,
-    Verdict,
     longest_run,
     may_preempt,
     may_take_over,
@@ -54,8 +54,8 @@ _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE"
 
 
 class WhyNot(StrEnum):
-    """Why a pod may not be evicted for another one. Explanations are grouped by these texts. Each ``Verdict``
-    except ``FORBIDDEN``, which has many reasons, has a member with its name."""
+    """Why a pod may not be evicted for another one. Explanations are grouped by these texts. Each
+    ``EvictionVerdict`` except ``FORBIDDEN``, which has many reasons, has a member with its name."""
 
     NEVER = "the preemptionPolicy of the pod or its PodGroup is Never"
     PRIORITY = "same or higher priority"
@@ -196,8 +196,8 @@ class EvictionRules:
         self._gang_starts: dict[str, float] = {}
 
     def verdicts(self, victims: Standings, *, ever: bool = False) -> npt.NDArray[np.int8]:
-        """The ``Verdict`` of each of these bound pods (V,). ``ever``: ignore the recent losses of their jobs
-        and queues, which protect them only for a short time.
+        """The ``EvictionVerdict`` of each of these bound pods (V,). ``ever``: ignore the recent losses of
+        their jobs and queues, which protect them only for a short time.
 
         A member of a gang that must keep its minimum may be beyond the minimum: the search handles that.
         """
@@ -228,12 +228,15 @@ class EvictionRules:
     def why_not(self, victims: Sequence[Pod]) -> list[str]:
         """For each of these bound pods, why it may not be evicted, a text of ``WhyNot``; "" if it may."""
         found = self.verdicts(standings_of(self._rights, self._gangs, victims)).tolist()
-        return [self._text(Verdict(verdict), victim) for verdict, victim in zip(found, victims, strict=True)]
+        return [
+            self._text(EvictionVerdict(verdict), victim)
+            for verdict, victim in zip(found, victims, strict=True)
+        ]
 
     def may_ever_leave(self, victims: Sequence[Pod]) -> list[bool]:
         """Whether each of these bound pods may be evicted, ignoring recent losses of its job and queue."""
         found = self.verdicts(standings_of(self._rights, self._gangs, victims), ever=True).tolist()
-        return [verdict == Verdict.MAY_LEAVE for verdict in found]
+        return [verdict == EvictionVerdict.MAY_LEAVE for verdict in found]
 
     def may_leave_whole(self, members: Sequence[Pod]) -> bool:
         """Whether all these members of a gang may be evicted, and none requires that its gang keeps its
@@ -246,8 +249,8 @@ class EvictionRules:
         names = Counter(self._rights.queue_name(pod) for pod in victims if not pod.deleting)
         return any(count > self._left_this_hour(name) for name, count in names.items())
 
-    def _text(self, verdict: Verdict, victim: Pod) -> str:
-        if verdict is Verdict.FORBIDDEN:
+    def _text(self, verdict: EvictionVerdict, victim: Pod) -> str:
+        if verdict is EvictionVerdict.FORBIDDEN:
             if self._refused_among([victim]):
                 return f"{WhyNot.REFUSED}: {shorten(victim.key, KEY)}"
             return self._rights.rights_of(victim).forbidden_by or WhyNot.GANG_MINIMUM

@@ -44,7 +44,7 @@ _SLICES = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ChangeableNode:
     """A node that could have one of the ``others`` instead of its layout of ``today``. ``is_idle``: no pod
     holds its GPUs. ``free``: free CPU milli and memory bytes without the pods that hold its GPUs."""
 
@@ -65,11 +65,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LayoutChange:
     """A node, its new layout, the pending pods that would start there, in order, the GPUs that they use, and
     the GPU-seconds that the change loses."""
 
-    candidate: Candidate
+    candidate: ChangeableNode
     layout: NodeLayout
     pods: tuple[Pod, ...]
     gpus: float
@@ -87,7 +87,7 @@ class Change:
 
 def candidate(
     state: State, node: Node, layouts: Callable[[Node, NodeSpec], Sequence[NodeLayout]]
-) -> Candidate | None:
+) -> ChangeableNode | None:
     """The node, if it can change. ``layouts``: those that it could have."""
     spec = state.fleet.spec_of(node.name)
     if spec is None or node.name in state.devices.two_ways or not can_change(node, spec):
@@ -99,10 +99,10 @@ def candidate(
     held = [part for pod in pods for part in state.pods.allocations_of(pod) if part.row == row]
     cpu = float(state.fleet.arrays.free_cpu[row]) + sum(part.cpu_milli for part in held)
     memory = float(state.fleet.arrays.free_memory[row]) + sum(part.memory_bytes for part in held)
-    return Candidate(node, spec, has, tuple(others), not pods, (cpu, memory))
+    return ChangeableNode(node, spec, has, tuple(others), not pods, (cpu, memory))
 
 
-def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
+def open_candidate(state: State, node: Node, now: float) -> ChangeableNode | None:
     """The node, if its MIG manager could apply another layout now, and later restore this one. ``now`` in
     Unix seconds."""
     spec, change = state.fleet.spec_of(node.name), mig_change_of(node.annotations)
@@ -156,10 +156,10 @@ def shapes(asked: Sequence[tuple[Pod, Request]]) -> list[Wanted]:
 def possible_changes(
     state: State,
     settings: Settings,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ChangeableNode],
     pods: Sequence[Pod],
-    lost: Callable[[Candidate], float | None],
-) -> Iterator[Change | None]:
+    lost: Callable[[ChangeableNode], float | None],
+) -> Iterator[LayoutChange | None]:
     """Changes after which some of these ``pods``, which fit nowhere now, start; the most promising first.
     ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Yields None after each
     step without a result; a step takes a few milliseconds at most."""
@@ -193,7 +193,7 @@ def possible_changes(
         if starting:
             kinds[kind] += 1
             gpus = sum(gpus_asked(requests[pod.key], node.spec.model) for pod in starting)
-            yield Change(node, layout, tuple(starting), gpus, loses)
+            yield LayoutChange(node, layout, tuple(starting), gpus, loses)
         if (tried := tried + 1) >= _TRIED:
             return
 
@@ -219,7 +219,7 @@ def starts_on(
     return [pod for pod in accepted if pod.key in trial.held]
 
 
-def would_change(change: Change, *, named: bool = True) -> str:
+def would_change(change: LayoutChange, *, named: bool = True) -> str:
     """The change, the pods that it helps, and the lost work. Short enough for an Event, which is not
     ``named``: it tells no names of pods and nodes."""
     first, more = shorten(change.pods[0].key, KEY), len(change.pods) - 1

@@ -55,11 +55,11 @@ _CHECKS = 5.0
 _QUEUED = "other pods are being bound to the node"
 
 
-class Refusal(Exception):
+class BindingRefused(Exception):
     """The pod is not bound; the text is shown in its event."""
 
 
-class Busy(Refusal):
+class Busy(BindingRefused):
     """The device plugin is busy: the pod may be bound in a moment."""
 
 
@@ -112,22 +112,24 @@ class Binder:
         self._takeover.asked(asked_at)
         try:
             if not self._settings.bind:
-                raise Refusal(_OFF)
+                raise BindingRefused(_OFF)
             if pod is None or pod.uid != args.uid:
-                raise Refusal("pod is unknown, or was recreated under its name")
+                raise BindingRefused("pod is unknown, or was recreated under its name")
             if not await self._source.caught_up():
-                raise Refusal("Stowage lost the connection to the API server, and has not caught up yet")
+                raise BindingRefused(
+                    "Stowage lost the connection to the API server, and has not caught up yet"
+                )
             within = asked_at + LONGEST_WAIT - time.monotonic()
             assumed = await self._assume_in_turn(pod, args.node, within)
             return await _shielded(self._send_binding(assumed)) if assumed else ""
-        except (Refusal, RequestError) as error:
+        except (BindingRefused, RequestError) as error:
             return shorten(str(error))
 
     async def _assume_in_turn(self, pod: Pod, node: str, within: float) -> AssumedPod | None:
-        """Assume the pod on the node; None if it is already bound there. Raises Refusal, also after
+        """Assume the pod on the node; None if it is already bound there. Raises BindingRefused, also after
         ``within`` seconds."""
         lock = self._node_locks.setdefault(node, asyncio.Lock())
-        refusal = Refusal(_QUEUED)
+        refusal = BindingRefused(_QUEUED)
         try:
             async with asyncio.timeout(within), lock:
                 while True:
@@ -149,7 +151,7 @@ class Binder:
             async with asyncio.timeout(LONGEST_WAIT / 2):
                 bound = await self._source.pods_on(node)
         except (Unreachable, TimeoutError):
-            raise Refusal(_NOT_LISTED) from None
+            raise BindingRefused(_NOT_LISTED) from None
         for bound_pod in bound:
             self._state.observe_bound(bound_pod, time.monotonic())
         self._takeover.relisted(node, asked_at)
@@ -169,7 +171,7 @@ class Binder:
         )
         if bound_to := known.node_name or next(confirmed, ""):
             if bound_to != node:
-                raise Refusal("pod is bound to another node")
+                raise BindingRefused("pod is bound to another node")
             return None
         # An unanswered binding to this node may still happen: send the same again.
         before = state.assumed_pods.on_node(pod.uid, node)
@@ -218,17 +220,17 @@ async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
 def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
     """The annotations that assign the pod its GPUs of a node; none if the node does not share GPUs.
 
-    Raises Refusal if the pod does not fit or no component can assign its GPUs, RequestError if its request is
-    invalid.
+    Raises BindingRefused if the pod does not fit or no component can assign its GPUs, RequestError if its
+    request is invalid.
     """
     request = state.request_of(pod)
     if not request.wants_gpu:
         if renaming_nodes(state, pod, [node]):
-            raise Refusal(Reason.UNREADABLE.text)
+            raise BindingRefused(Reason.UNREADABLE.text)
         return {}  # kube-scheduler checks whether it fits
     reason = reason_on(state, pod, request, node)
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` has more details of the latter
-        raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
+        raise (Busy if reason is Reason.PLUGIN_BUSY else BindingRefused)(reason.text)
     row = state.fleet.rows[node]
     spec = state.fleet.specs[row]
     assert spec is not None  # the node is known
@@ -245,7 +247,7 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
             and fleet.arrays.memory[gpu, row] >= mib
             for gpu, milli, mib in read_back.parts
         ):
-            raise Refusal(Reason.FRAGMENTED.text)
+            raise BindingRefused(Reason.FRAGMENTED.text)
     return assignment
 
 

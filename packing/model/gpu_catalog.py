@@ -23,7 +23,7 @@ _LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MigPlacement:
     """The positions on the axis of memory slices where instances of one size may start. ``attributes``: those
     of its profiles, with "" for the profile without one."""
 
@@ -43,7 +43,7 @@ class Geometry:
 
     compute_slices: int
     memory_slices: int
-    placements: tuple[Placement, ...]
+    placements: tuple[MigPlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def parse_profile(name: str) -> Profile | None:
     return Profile(int(match[1]), int(match[2]), match[3]) if match else None
 
 
-def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Placement | None:
+def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> MigPlacement | None:
     """The valid placements of ``profile`` on a GPU of ``memory_mib``; ``None`` if the geometry has none.
 
     Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB GPU): the size nearest
@@ -116,10 +116,10 @@ def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Place
     return min(of_compute, key=lambda p: abs(p.size - slices))
 
 
-def profile_names(geometry: Geometry, gib: int) -> dict[str, Placement]:
+def profile_names(geometry: Geometry, gib: int) -> dict[str, MigPlacement]:
     """The MIG profiles of a GPU of this many GiB, named as by drivers: the memory is that of whole eighths of
     the GPU (NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go)."""
-    found: dict[str, Placement] = {}
+    found: dict[str, MigPlacement] = {}
     for placement in geometry.placements:
         eighths = -(-8 * placement.size // geometry.memory_slices)
         size = f"{placement.compute}g.{(eighths * gib + 4) // 8}gb"
@@ -169,7 +169,7 @@ def models() -> tuple[Model, ...]:
 
 def _geometry(entry: dict[str, Any]) -> Geometry:
     placements = tuple(
-        Placement(p["compute"], p["size"], tuple(p["starts"]), ("", *p.get("attributes", ())))
+        MigPlacement(p["compute"], p["size"], tuple(p["starts"]), ("", *p.get("attributes", ())))
         for p in entry["placements"]
     )
     return Geometry(entry["compute_slices"], entry["memory_slices"], placements)

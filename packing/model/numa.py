@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-Amounts: TypeAlias = tuple[tuple[str, int], ...]
+NumaAmounts: TypeAlias = tuple[tuple[str, int], ...]
 """(resource, amount), each resource once: milli-CPU, bytes, or devices."""
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 REFUSING: tuple[Policy, ...] = ("restricted", "single-numa-node")
@@ -15,15 +15,15 @@ REFUSING: tuple[Policy, ...] = ("restricted", "single-numa-node")
 class NumaNode(NamedTuple):
     """The free and total amounts of one NUMA node."""
 
-    free: Amounts
-    total: Amounts
+    free: NumaAmounts
+    total: NumaAmounts
 
 
 class Aligned(NamedTuple):
     """Amounts that must be aligned: the requests of a container, or of a whole pod. ``stays``: it keeps them
     while the next ones start, unlike an init container that ends."""
 
-    amounts: Amounts
+    amounts: NumaAmounts
     stays: bool = True
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packing.model.gpu_catalog import Placement
+from packing.model.gpu_catalog import MigPlacement
 from packing.model.mig_instances import window
 
 MOST_LAYOUTS = 512
@@ -30,7 +30,7 @@ hundred."""
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
-def layouts(placements: Mapping[str, Placement]) -> list[dict[str, int]]:
+def layouts(placements: Mapping[str, MigPlacement]) -> list[dict[str, int]]:
     """The maximal layouts of a GPU for these profiles, as instances by profile. At most ``MOST_LAYOUTS``."""
     names = sorted(placements)
     windows = [

@@ -25,7 +25,7 @@ ROOM_SECONDS = 3600.0
 _MOST_DOUBLINGS = 30
 
 
-class Verdict(IntEnum):
+class EvictionVerdict(IntEnum):
     """Whether a pod may be evicted; if not, the first rule that forbids it."""
 
     MAY_LEAVE = 0
@@ -71,8 +71,8 @@ class Relations(NamedTuple):
 def verdicts(
     priority: float, standings: Doubles, relations: Relations, now: float, *, never_preempts: bool = False
 ) -> npt.NDArray[np.int8]:
-    """The ``Verdict`` of each victim (V,) for a preemptor of this priority. ``standings``: a row for each
-    field of ``Standing``, (7, V).
+    """The ``EvictionVerdict`` of each victim (V,) for a preemptor of this priority. ``standings``: a row for
+    each field of ``Standing``, (7, V).
 
     ``preemptionPolicy: Never`` (``never_preempts``) does not forbid takeovers: it is about "pods with lower
     priority" (k8s.io/api core/v1).
@@ -80,15 +80,15 @@ def verdicts(
     victim = Standing(*standings)
     by_priority = ~((victim.priority == priority) & relations.equals & (now >= victim.overtime_from))
     forbidding = {
-        Verdict.NEVER: by_priority & never_preempts,
-        Verdict.PRIORITY: by_priority & (victim.priority >= priority),
-        Verdict.QUEUE: by_priority & ~relations.lower,
-        Verdict.MIN_RUNTIME: by_priority & (now < victim.guaranteed_until),
-        Verdict.SAME_GANG: relations.same_gang,
-        Verdict.FORBIDDEN: now < victim.forbidden_until,
-        Verdict.TOLERATION: (priority < victim.tolerates_below) & (now < victim.tolerates_until),
-        Verdict.SHIELDED: now < victim.shielded_until,
-        Verdict.HOURLY_BOUND: relations.used_up,
+        EvictionVerdict.NEVER: by_priority & never_preempts,
+        EvictionVerdict.PRIORITY: by_priority & (victim.priority >= priority),
+        EvictionVerdict.QUEUE: by_priority & ~relations.lower,
+        EvictionVerdict.MIN_RUNTIME: by_priority & (now < victim.guaranteed_until),
+        EvictionVerdict.SAME_GANG: relations.same_gang,
+        EvictionVerdict.FORBIDDEN: now < victim.forbidden_until,
+        EvictionVerdict.TOLERATION: (priority < victim.tolerates_below) & (now < victim.tolerates_until),
+        EvictionVerdict.SHIELDED: now < victim.shielded_until,
+        EvictionVerdict.HOURLY_BOUND: relations.used_up,
     }
     found = np.zeros(standings.shape[1], np.int8)
     for verdict, forbids in reversed(forbidding.items()):

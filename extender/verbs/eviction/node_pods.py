@@ -28,7 +28,7 @@ from packing.model.mig_instances import every_slice
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
 from packing.victims.amounts import Holdings
-from packing.victims.rights import Verdict, gpu_seconds
+from packing.victims.rights import EvictionVerdict, gpu_seconds
 
 MOST_KEPT = 1024
 """Maximum number of nodes whose pods are kept, about 30 KB each for 60 pods. A plan searches 100 nodes."""
@@ -102,7 +102,7 @@ def candidates_on(
     known = [_node_pods(state, node) for node in nodes]
     if not known:
         return []
-    found = rules.verdicts(joined([on_node.work for on_node in known]).standings) == Verdict.MAY_LEAVE
+    found = rules.verdicts(joined([on_node.work for on_node in known]).standings) == EvictionVerdict.MAY_LEAVE
     if only is not None:
         found &= np.array([bound.pod.uid in only for on_node in known for bound in on_node.running], np.bool_)
     parts = np.split(found, np.cumsum([len(on_node.running) for on_node in known])[:-1])

@@ -17,7 +17,7 @@ from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import CLAIMED_DEVICES
-from extender.verbs.bind import Refusal, assign
+from extender.verbs.bind import BindingRefused, assign
 from tests.extender.builders import make_state, why
 
 CASES = yaml.load((Path(__file__).parents[1] / "data/dialects.yaml").read_text(), yaml.CSafeLoader)
@@ -128,7 +128,7 @@ TIMES = {"hami.io/bind-time", "hami.io/vgpu-time", "ALIYUN_COM_GPU_MEM_ASSUME_TI
 def test_what_bind_writes(name, on):
     state, asking, expected = make_state(node(on), binds=True), pod(name), PODS[name]["writes"][on]
     if expected == "refused":
-        with pytest.raises((Refusal, RequestError)):
+        with pytest.raises((BindingRefused, RequestError)):
             assign(state, asking, on)
     else:
         written = {key: text for key, text in assign(state, asking, on).items() if key not in TIMES}

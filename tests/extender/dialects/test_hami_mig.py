@@ -18,7 +18,7 @@ from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
-from extender.verbs.bind import Refusal, assign
+from extender.verbs.bind import BindingRefused, assign
 from packing.model.mig_instances import window
 from packing.model.reasons import Reason
 from packing.policies.interface import update_now
@@ -95,7 +95,7 @@ def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
             state.apply([Deleted("Pod", f"d/{gone}")])
         try:
             written = assign(state, one, ON)
-        except Refusal:
+        except BindingRefused:
             assert why(state, one, ON) is not Reason.FITS
             continue
         there[one.name] = written
@@ -219,5 +219,5 @@ def test_impossible_profiles_close_the_node(profile):
 def test_a_pod_without_a_free_instance_is_refused():
     state = make_state(with_gpus(1))
     state.apply([Upserted(started(asking("all", (1, 0, 0)), assign(state, asking("all", (1, 0, 0)), ON)))])
-    with pytest.raises((Refusal, RequestError)):
+    with pytest.raises((BindingRefused, RequestError)):
         assign(state, asking("more", (1, 1000, 0)), ON)

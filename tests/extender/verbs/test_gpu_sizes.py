@@ -22,7 +22,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL
 from extender.settings import Settings
-from extender.verbs.bind import Refusal, assign
+from extender.verbs.bind import BindingRefused, assign
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
@@ -116,7 +116,7 @@ def test_bind_gives_the_gpu_that_is_large_enough():
         says("50Gi"), name="first", uid="first", node_name="hami", phase="Running", annotations=given
     )
     state.apply([Upserted(first)])
-    with pytest.raises(Refusal, match="not enough free GPUs"):
+    with pytest.raises(BindingRefused, match="not enough free GPUs"):
         assign(state, says("50Gi"), "hami")
     assert refused(state, says("50Gi", gpus=2)) == {"hami": Reason.TOO_FEW_GPUS.text}
     assert refused(state, says("30Gi")) == {}

@@ -15,7 +15,7 @@ from extender.explain.pod import explain
 from extender.k8s.objects import Container, Pod, PodSpec, Upserted
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
-from extender.verbs.bind import Refusal, assign
+from extender.verbs.bind import BindingRefused, assign
 from extender.verbs.evaluate import evaluate
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
@@ -167,7 +167,7 @@ def test_where_filter_says_that_a_pod_fits_it_is_assigned(
             if code is Reason.FITS:
                 fitting.append((node.name, assign(state, pod, node.name)))
             elif code is not NOBODY and request.wants_gpu:
-                with pytest.raises((Refusal, RequestError)):
+                with pytest.raises((BindingRefused, RequestError)):
                     assign(state, pod, node.name)
         if fitting:
             name, said = fitting[wish % len(fitting)]

@@ -27,6 +27,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.int64]
 _BLAS = "scipy.linalg.cython_blas"
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "1"
 """Whether the kernels are plain Python."""

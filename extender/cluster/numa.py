@@ -25,9 +25,10 @@ from extender.cluster.pod_table import PodTable
 from extender.k8s.node_topology import NodeTopology, amount_of, is_memory
 from extender.k8s.objects import Container, Deleted, Event, Listed, Pod, PodSpec, Upserted, peak_usage
 from extender.k8s.quantity import QuantityError
+from packing.fleet.arrays import Flags, Longs
 from packing.fleet.fleet import Fleet
 from packing.model.numa import REFUSING, Aligned, Policy, Wanted
-from packing.model.numa_alignment import Flags, Longs, as_arrays, fit_one_after_the_other
+from packing.model.numa_alignment import as_arrays, fit_one_after_the_other
 
 REPORTED = 120.0
 """Seconds after which a report includes a pod's resources: twice the interval of NFD's topology updater."""

@@ -8,18 +8,17 @@ from __future__ import annotations
 from copy import copy
 
 import numpy as np
-import numpy.typing as npt
 
+from packing.jit import Doubles as Doubles
+from packing.jit import Flags as Flags
+from packing.jit import Floats as Floats
+from packing.jit import Longs as Longs
 from packing.model.node_spec import ALMOST_WHOLE as ALMOST_WHOLE
 from packing.model.node_spec import FOR_MACHINES, UNLIMITED, Gpu, NodeSpec
 from packing.model.nvlink import sure_peers
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
 
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-Longs = npt.NDArray[np.int64]
 LARGEST = (1 << 24) - 1
 """Largest integer up to which float32 represents every integer."""
 NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS, MIXED_GROUPS = range(4)

@@ -20,9 +20,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Doubles = npt.NDArray[np.float64]
+from packing.jit import Doubles
 
 FEWEST = 5
 """Pods of a kind that must have ended before its lifetime is known."""

@@ -11,18 +11,15 @@ and prefers those that are as small as its total amount allows; all resources mu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from packing.jit import Flags, Longs
 from packing.model.numa import NumaNode, Wanted
 from packing.model.numa_kernels import align
 
 _MOST = 10**16
 """Cap on an amount, so that sums of many do not overflow 64 bits."""
-Flags: TypeAlias = npt.NDArray[np.bool_]
-Longs: TypeAlias = npt.NDArray[np.int64]
 
 
 def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Longs:

@@ -3,6 +3,7 @@
 - the MIG profiles in `../scheduler-config`, from the catalog of GPU models;
 - `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
 - the settings in `chart/values.schema.json`;
+- the annotations and labels in `keep-assignments.yaml`, from the dialects;
 - the version, from `pyproject.toml`, in the chart, the manifests and the pages;
 - `../docs/answers.schema.json`: the JSON of `stowage explain` and `stowage top`, from their types;
 - `kustomize/*`: the chart, rendered with the `values.yaml` beside it. In a directory that builds on
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from extender.cli.top import Group  # noqa: E402
+from extender.dialects import pod_request  # noqa: E402
 from extender.explain import answers  # noqa: E402
 from extender.settings import json_schema  # noqa: E402
 from packing.model.gpu_catalog import models, profile_names  # noqa: E402
@@ -37,6 +39,7 @@ from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version,
 
 CHART = ROOT / "deploy" / "chart"
 SCHEMA = CHART / "values.schema.json"
+POLICY = ROOT / "deploy" / "keep-assignments.yaml"
 ANSWERS_SCHEMA = ROOT / "docs" / "answers.schema.json"
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 BUILDS_ON = {"beside": None, "separate": None, "bind": "beside", "evictor": "beside", "metrics": "beside"}
@@ -92,6 +95,20 @@ def with_mig_profiles() -> dict[Path, str]:
     files = sorted((ROOT / "scheduler-config").glob("*.yaml"))
     old = re.compile(r"(  # MIG profiles under .*\n)(?:  (?:#|- \{name: nvidia\.com/mig-).*\n)+")
     return {file: old.sub(lambda found: found[1] + "".join(lines), file.read_text()) for file in files}
+
+
+def with_names_of_dialects() -> dict[Path, str]:
+    """The policy that freezes what pods request and were assigned, with the names of all dialects."""
+    text = POLICY.read_text()
+    for variable, names in (
+        ("requestAnnotations", pod_request.REQUEST_ANNOTATIONS),
+        ("requestLabels", pod_request.REQUEST_LABELS),
+        ("assignmentAnnotations", pod_request.ASSIGNMENT_ANNOTATIONS),
+    ):
+        lines = ",\n".join(f"      '{name}'" for name in sorted(names))
+        old = rf"(- name: {variable}\n    expression: >-\n      \[\n).*?(?=\n      \])"
+        text = re.sub(old, lambda found, lines=lines: found[1] + lines, text, flags=re.DOTALL)
+    return {POLICY: text}
 
 
 def copies() -> dict[Path, str]:
@@ -242,6 +259,7 @@ def generated() -> dict[Path, str]:
     return (
         versioned()
         | with_mig_profiles()
+        | with_names_of_dialects()
         | copies()
         | {SCHEMA: schema(), ANSWERS_SCHEMA: answers_schema()}
         | overlays()
@@ -252,6 +270,7 @@ if __name__ == "__main__":
     for written in (
         versioned,
         with_mig_profiles,
+        with_names_of_dialects,
         copies,
         lambda: {SCHEMA: schema()},
     ):  # each reads what the one before wrote

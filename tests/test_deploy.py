@@ -243,9 +243,11 @@ def test_the_policy_freezes_all_annotations_that_stowage_reads() -> None:
     (binding,) = of_kind("ValidatingAdmissionPolicyBinding", file)
     lists = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
     named = {name: set(re.findall(r"'([^']+)'", expression)) for name, expression in lists.items()}
-    assert named["requestAnnotations"] == pod_request.REQUEST_ANNOTATIONS
-    assert named["requestLabels"] == pod_request.REQUEST_LABELS
-    assert named["assignmentAnnotations"] == pod_request.ASSIGNMENT_ANNOTATIONS
+    for dialect in pod_request.DIALECTS:
+        assert dialect.request_annotations <= named["requestAnnotations"]
+        assert dialect.request_labels <= named["requestLabels"]
+        assert dialect.assignment_annotations <= named["assignmentAnnotations"]
+    assert render.with_names_of_dialects() == {file: file.read_text()}, "run `make manifests`"
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.node_sets import NodeSets
-from extender.dialects.pod_request import WRITERS
+from extender.dialects.pod_request import writers_on
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
 from extender.inventory.gfd_labels import PRODUCT, reconfiguring
@@ -324,7 +324,6 @@ _inventory_fields = attrgetter(
 def blocked_because(spec: NodeSpec, node: Node, pods: Iterable[Pod]) -> Reason:
     """Reason a node with these pods accepts no others: a state of the node, or a device plugin that could
     confuse another pod with one of these that is still starting. ``FITS`` if there is none."""
-    writer = WRITERS.get(spec.sharing_resource)
-    if spec.blocked or writer is None:
-        return spec.blocked
-    return Reason.PLUGIN_BUSY if writer.plugin_may_confuse(node, pods) else Reason.FITS
+    writers = () if spec.blocked else writers_on(spec.sharing_resource)
+    busy = any(dialect.plugin_may_confuse(node, pods) for dialect in writers)
+    return Reason.PLUGIN_BUSY if busy else spec.blocked

@@ -1,15 +1,16 @@
-"""The interface of a sharing system's module, and claims: a bound pod's GPUs according to its annotations.
+"""What a sharing system's module defines, and claims: a bound pod's GPUs according to its annotations.
 
-``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules. Anyone who can edit a pod can write its
-annotations, so ``extender/cluster/claim_check.py`` compares claims with the pod's request and its node before
-they count.
+``pod_request.DIALECTS`` lists them. Anyone who can edit a pod can write its annotations, so
+``extender/cluster/claim_check.py`` compares claims with the pod's request and its node before they count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Node, Pod, PodSpec
@@ -18,56 +19,98 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares
 
 
-class Dialect(Protocol):
-    """One sharing system's notation for requests of fractions of GPUs, and for the GPUs that a pod has."""
+@dataclass(frozen=True, slots=True)
+class ChosenGpus:
+    """GPUs (indices) of a node, chosen for the shares that a pod requests there.
 
-    RESOURCE: str
-    """The extended resource that counts the shares. A node shares its GPUs under this name."""
-    REQUEST_ANNOTATIONS: frozenset[str]
-    """Annotations of a pending pod that change its request."""
-    GIVING: frozenset[str]
-    """Extended resources that imply a GPU for a bound pod that requests any of them, whatever contradicts it;
-    none if only ``bind`` allocates GPUs."""
-    ASSIGNMENT_ANNOTATIONS: frozenset[str]
-    """Annotations with the GPUs that a pod was allocated, and when."""
+    ``now`` is in Unix seconds. ``taken``: the memory slices that other pods have on each of these GPUs, as
+    masks.
+    """
 
-    def requested_shares(
-        self, spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]
-    ) -> Shares | None:
-        """The pod's request, None if it does not use this dialect. Raises ValueError or RequestError.
-
-        ``resources`` are the pod's ``effective_requests``, ``metadata`` the annotations and labels that any
-        dialect reads.
-        """
-        ...
-
-    def claims(self, pod: Pod) -> Claims | None:
-        """The claims of a bound pod, None if it has none in this dialect. Never raises."""
-        ...
+    pod: Pod
+    node: NodeSpec
+    shares: Shares
+    gpus: tuple[int, ...]
+    now: float = 0
+    taken: Mapping[int, int] = field(default_factory=dict)
 
 
-class AssignmentWriter(Protocol):
-    """A dialect in which ``bind`` writes the GPUs of a pod. ``Dialect.claims`` reads them back."""
+class GpuLists(NamedTuple):
+    """Annotations that list the UUIDs and models of GPUs that a pod allows and denies, "" for none."""
 
-    RESOURCE: str
+    allow_uuids: str = ""
+    deny_uuids: str = ""
+    allow_models: str = ""
+    deny_models: str = ""
 
-    def assignment(
-        self, pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
-    ) -> dict[str, str]:
-        """The annotations that assign these GPUs (indices) of a node that shares them as ``RESOURCE`` to a
-        pod.
 
-        ``now`` is in Unix seconds. ``taken``: the memory slices that other pods have on each of these GPUs,
-        as masks. Raises RequestError if the node's device plugin could not follow these annotations.
-        """
-        ...
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One sharing system's notation for requests of fractions of GPUs, and for the GPUs that a pod has.
 
-    def plugin_may_confuse(self, node: Node, others: Iterable[Pod]) -> bool:
-        """Whether the device plugin could confuse a new pod with one that is still starting.
+    - ``resource``: the extended resource that counts the shares. A node shares its GPUs under this name.
+    - ``requested_shares``: the request of a pod, by its spec, its ``effective_requests``, and the annotations
+      and labels that any dialect reads; None if it does not use this dialect. Raises ValueError or
+      RequestError.
+    - ``claims``: the claims of a bound pod that requests these shares, as far as that can be read, None if it
+      has none in this dialect. Never raises.
+    - ``giving``: extended resources that imply a GPU for a bound pod that requests any of them, whatever
+      contradicts it; none if only ``bind`` allocates GPUs.
+    - ``request_annotations``, ``request_labels``: they change a pod's request. ``assignment_annotations``:
+      the GPUs that a pod was allocated, and when. In names of annotations ``*`` is the name of a container.
+    - ``mode``: the modes of GPUs that a pod with this metadata and these shares permits, "" for any.
+    - ``precedence``: a pod that requests shares in several dialects uses the highest.
+    - ``assignment``: the annotations by which ``bind`` assigns GPUs; ``claims`` reads them back. Raises
+      RequestError if the node's device plugin could not follow them. None if ``bind`` cannot assign them.
+    - ``assigns``: for which pods, on which nodes. Of several dialects the first in ``DIALECTS`` assigns.
+    - ``plugin_may_confuse``: whether the node's device plugin could confuse a new pod with one of the pods on
+      the node that is still starting.
+    - ``conditions``: conditions of nodes, the newest name first. The first that a node has must be True where
+      pods use this dialect, and none of them closes the node for others.
+    - ``obstacle``: what else prevents such pods on a node, "" if nothing does.
+    """
 
-        ``others``: the pods on the node.
-        """
-        ...
+    name: str
+    resource: str
+    requested_shares: Callable[[PodSpec, Amounts, Mapping[str, str]], Shares | None]
+    claims: Callable[[Pod, Shares | None], Claims | None]
+    giving: frozenset[str] = frozenset()
+    request_annotations: frozenset[str] = frozenset()
+    request_labels: frozenset[str] = frozenset()
+    assignment_annotations: frozenset[str] = frozenset()
+    lists: tuple[GpuLists, ...] = ()
+    mode: Callable[[Mapping[str, str], Shares | None], str] = field(default=lambda metadata, shares: "")
+    precedence: int = 0
+    assignment: Callable[[ChosenGpus], dict[str, str]] | None = None
+    assigns: Callable[[Pod, NodeSpec], bool] = field(default=lambda pod, node: True)
+    plugin_may_confuse: Callable[[Node, Iterable[Pod]], bool] = field(default=lambda node, others: False)
+    conditions: tuple[str, ...] = ()
+    obstacle: Callable[[Node], str] = field(default=lambda node: "")
+
+    def is_assigned(self, pod: Pod) -> bool:
+        """Whether the pod has annotations with its GPUs, readable or not."""
+        return any(
+            is_named(self.assignment_annotations, name) for name in (*pod.annotations, *pod.unreadable)
+        )
+
+    def not_ready(self, node: Node) -> str:
+        """Why the node cannot serve pods of this dialect, "" if it can."""
+        known = dict(node.conditions)
+        name = next((name for name in self.conditions if name in known), *self.conditions[:1])
+        if known.get(name) != "True":
+            return f"condition {name} is {quoted(known[name]) if name in known else 'missing'}"
+        return self.obstacle(node)
+
+
+@lru_cache(maxsize=8192)
+def is_named(names: frozenset[str], name: str) -> bool:
+    """Whether this is one of the names, in which ``*`` stands for the name of a container."""
+    return _pattern(names).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=64)
+def _pattern(names: frozenset[str]) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(name).replace(r"\*", "[a-z0-9-]+") for name in names))
 
 
 @dataclass(frozen=True, slots=True)

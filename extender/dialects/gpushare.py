@@ -24,23 +24,24 @@ Nodes have ``aliyun.com/gpu-mem`` units of memory on ``aliyun.com/gpu-count`` eq
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 from extender.dialects.dialect import (
+    ChosenGpus,
     Claim,
     Claims,
+    Dialect,
     parse_indices,
     parse_number,
     parse_positive,
     validate_claims,
 )
-from extender.dialects.pod_resources import Amounts, RequestError, effective_requests, parse_quantities
+from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
-from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.node_spec import Gpu
 from packing.model.request import Shares
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
@@ -69,16 +70,12 @@ def leftover(node: Node) -> str:
     )
 
 
-REQUEST_ANNOTATIONS: frozenset[str] = frozenset()
-REQUEST_LABELS = frozenset({COUNT})
 INDEX, POD_MEMORY = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 GPU_MEMORY, ASSIGNED = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUMED_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-GIVING = frozenset({RESOURCE})
-ASSIGNMENT_ANNOTATIONS = frozenset({INDEX, POD_MEMORY, GPU_MEMORY, ASSIGNED, ASSUMED_AT})
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     memory = resources.get(RESOURCE, 0)
     if not memory:
         if resources.get(COUNT):
@@ -91,13 +88,10 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     return Shares(count, 0, memory // count, resource=RESOURCE)
 
 
-def claims(pod: Pod) -> Claims | None:
+def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     index, pod_memory = pod.annotations.get(INDEX), pod.annotations.get(POD_MEMORY, "0")
     if index is None:
         return None
-    requested: Shares | None = None
-    with suppress(RequestError):
-        requested = requested_shares(pod.spec, effective_requests(pod.spec), pod.labels)
     try:
         indices = parse_indices(index)
         memory = -(-parse_number(pod_memory) // len(indices))
@@ -106,28 +100,33 @@ def claims(pod: Pod) -> Claims | None:
     return Claims(RESOURCE, *validate_claims([Claim(i, memory_mib=memory) for i in indices], requested))
 
 
-def assignment(
-    pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
-) -> dict[str, str]:
-    requested = requested_shares(pod.spec, effective_requests(pod.spec), pod.labels)
-    if requested is None or len(gpus) != 1:
+def _assignment(chosen: ChosenGpus) -> dict[str, str]:
+    if len(chosen.gpus) != 1:
         raise RequestError("gpushare's device plugin cannot allocate several GPUs to one pod")
-    requesting = [c for c in pod.spec.all_containers if parse_quantities(c.requests)[RESOURCE]]
-    if len(node_spec.gpus) > 1 and (len(requesting) > 1 or requesting[0] in pod.spec.init_containers):
+    spec, gpus = chosen.pod.spec, chosen.node.gpus
+    requesting = [c for c in spec.all_containers if parse_quantities(c.requests)[RESOURCE]]
+    if len(gpus) > 1 and (len(requesting) > 1 or requesting[0] in spec.init_containers):
         raise RequestError(
             "on a node with several GPUs gpushare's device plugin recognizes only pods in which one "
             f"container, and no init container, requests {RESOURCE}"
         )
-    (index,) = gpus
+    (index,) = chosen.gpus
     return {
         INDEX: str(index),
-        POD_MEMORY: str(requested.memory_mib),
-        GPU_MEMORY: str(node_spec.gpus[index].memory_mib),
+        POD_MEMORY: str(chosen.shares.memory_mib),
+        GPU_MEMORY: str(gpus[index].memory_mib),
         ASSIGNED: "false",
-        ASSUMED_AT: str(int(now * 1e9)),
+        ASSUMED_AT: str(int(chosen.now * 1e9)),
     }
 
 
-def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
-    """Never: the plugin distinguishes pods by their size, and pods of the same size may swap GPUs."""
-    return False
+DIALECT = Dialect(
+    "gpushare",
+    RESOURCE,
+    _requested_shares,
+    _claims,
+    giving=frozenset({RESOURCE}),
+    request_labels=frozenset({COUNT}),
+    assignment_annotations=frozenset({INDEX, POD_MEMORY, GPU_MEMORY, ASSIGNED, ASSUMED_AT}),
+    assignment=_assignment,
+)

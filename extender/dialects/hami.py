@@ -30,7 +30,7 @@ and Bind in ``pkg/scheduler/scheduler.go``, PatchAnnotations in ``device.go``). 
 device plugin which pod it starts. The plugin picks the pod that the lock on the Node names; without a lock,
 the first listed pod that is Pending, names the node, and is ``allocating`` or ``success`` (GetPendingPod in
 ``pkg/util/util.go``). Stowage does not take the lock, so it binds a pod only if there is no such pod
-(``plugin_may_confuse``).
+(``_plugin_may_confuse``).
 
 Nodes. HAMi's device plugin registers the GPUs in ``hami.io/node-nvidia-register``: a JSON list of id, index,
 count, devmem (MiB), devcore (percent), type, numa, mode, health. Go omits zero values, so a GPU without
@@ -75,7 +75,15 @@ from typing import TypeAlias
 
 from pydantic_core import from_json
 
-from extender.dialects.dialect import Claim, Claims, check_limits, container_stages
+from extender.dialects.dialect import (
+    ChosenGpus,
+    Claim,
+    Claims,
+    Dialect,
+    GpuLists,
+    check_limits,
+    container_stages,
+)
 from extender.dialects.per_device import PERCENT, PerDeviceResources, parse_devices, per_container_gpus
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.shared_gpus import (
@@ -88,7 +96,7 @@ from extender.dialects.shared_gpus import (
 )
 from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.k8s.quantity import whole
-from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, POD_ANNOTATION, quoted
+from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, NAME, POD_ANNOTATION, quoted
 from packing.model.mig_instances import Instance, Instances, smallest, window
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Shares, share_memory_mib, whole_gpus
@@ -233,15 +241,14 @@ def _entries(text: str, parser: Parser) -> list[Mapping[str, object]]:
         raise InventoryError(f"{parser.name} cannot be read: {error}") from error
 
 
-USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
-USE_TYPE, DENY_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
-AMD_USE_UUID, AMD_DENY_UUID = "amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid"
-AMD_USE_TYPE, AMD_DENY_TYPE = "amd.com/use-gputype", "amd.com/nouse-gputype"
-MODE, NUMA, POLICY = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind", "hami.io/gpu-scheduler-policy"
-REQUEST_ANNOTATIONS = frozenset(
-    {USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA, POLICY}
-    | {AMD_USE_UUID, AMD_DENY_UUID, AMD_USE_TYPE, AMD_DENY_TYPE}
+_LISTS = GpuLists(
+    *("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"),
+    *("nvidia.com/use-gputype", "nvidia.com/nouse-gputype"),
 )
+_AMD_LISTS = GpuLists(
+    *("amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid", "amd.com/use-gputype", "amd.com/nouse-gputype")
+)
+MODE, NUMA, POLICY = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind", "hami.io/gpu-scheduler-policy"
 ALLOCATED, NODE, MIG_ALLOCATIONS = (
     "hami.io/vgpu-devices-allocated",
     "hami.io/vgpu-node",
@@ -250,11 +257,6 @@ ALLOCATED, NODE, MIG_ALLOCATIONS = (
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
 AMD_ALLOCATED, _AMD_TO_ALLOCATE = "hami.io/amd-devices-allocated", "hami.io/amd-devices-to-allocate"
-GIVING = frozenset({RESOURCE})
-ASSIGNMENT_ANNOTATIONS = frozenset(
-    {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
-    | {AMD_ALLOCATED, _AMD_TO_ALLOCATE}
-)
 
 _RESOURCES = PerDeviceResources(
     RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
@@ -267,9 +269,10 @@ _Placed: TypeAlias = tuple[Instance, int]
 """A MIG instance and the mask of its memory slices."""
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
-    names_amd_gpus = metadata.get(AMD_USE_UUID) or metadata.get(AMD_DENY_UUID)
-    names_gpus = metadata.get(USE_UUID) or metadata.get(DENY_UUID)
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    names_amd_gpus, names_gpus = (
+        metadata.get(lists.allow_uuids) or metadata.get(lists.deny_uuids) for lists in (_AMD_LISTS, _LISTS)
+    )
     if _AMD.uses(spec) or names_amd_gpus:
         shares = _AMD.of_pod(spec)
     elif _RESOURCES.uses(spec) or names_gpus or MODE in metadata:
@@ -285,7 +288,7 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     return shares
 
 
-def claims(pod: Pod) -> Claims | None:
+def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     of = _RESOURCES if ALLOCATED in pod.annotations else _AMD
     name = ALLOCATED if of is _RESOURCES else AMD_ALLOCATED
     text, node = pod.annotations.get(name), pod.annotations.get(NODE, "")
@@ -311,6 +314,13 @@ def claims(pod: Pod) -> Claims | None:
         compute = 0 if _count_or_0(container, of) else WHOLE
         devices[:] = [replace(device, compute_milli=compute) for device in devices]
     return of.claims(claimed, node=node, exact=MIG_ALLOCATIONS not in pod.annotations)
+
+
+def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
+    text = metadata.get(MODE, "")
+    if len(text) > NAME:
+        raise RequestError(f"{MODE}: more than {NAME} characters")
+    return text
 
 
 def _containers_of_claims(spec: PodSpec, counts: list[int], of: PerDeviceResources) -> list[_Staged]:
@@ -365,11 +375,10 @@ def _parse_reservations(text: str) -> dict[tuple[int, int, str], int]:
     return reserved
 
 
-def assignment(
-    pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
-) -> dict[str, str]:
-    per_container = per_container_gpus(pod.spec, gpus, _RESOURCES.count_of)
-    instances = _instances_to_make(pod.spec, node_spec, gpus, taken)
+def _assignment(chosen: ChosenGpus) -> dict[str, str]:
+    pod, node_spec = chosen.pod, chosen.node
+    per_container = per_container_gpus(pod.spec, chosen.gpus, _RESOURCES.count_of)
+    instances = _instances_to_make(pod.spec, node_spec, chosen.gpus, chosen.taken)
     devices = "".join(
         "".join(_format_device(container, node_spec.gpus[gpu], instances.get(gpu)) for gpu in own_gpus) + ";"
         for container, own_gpus in zip(pod.spec.all_containers, per_container, strict=True)
@@ -382,11 +391,11 @@ def assignment(
     ]
     return {
         NODE: node_spec.name,
-        ASSIGNED_AT: str(int(now)),
+        ASSIGNED_AT: str(int(chosen.now)),
         ALLOCATED: devices,
         TO_ALLOCATE: devices,
         PHASE: "allocating",
-        BOUND_AT: str(int(now)),
+        BOUND_AT: str(int(chosen.now)),
         **({MIG_ALLOCATIONS: json.dumps(reservations, separators=(",", ":"))} if reservations else {}),
     }
 
@@ -434,7 +443,7 @@ def _reservation(container_index: int, device_index: int, uuid: str, instance: I
     }
 
 
-def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
+def _plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
     """Whether HAMi's scheduler is binding a pod to this node, or a pod there has containers that have not
     started."""
     return LOCK in node.annotations or any(_is_starting(pod, node.name) for pod in others)
@@ -444,3 +453,21 @@ def _is_starting(pod: Pod, node: str) -> bool:
     annotations = pod.annotations
     bound_here = pod.phase == "Pending" and BOUND_AT in annotations and annotations.get(NODE) == node
     return bound_here and annotations.get(PHASE) in ("allocating", "success")
+
+
+DIALECT = Dialect(
+    "HAMi",
+    RESOURCE,
+    _requested_shares,
+    _claims,
+    giving=frozenset({RESOURCE}),
+    request_annotations=frozenset({MODE, NUMA, POLICY}),
+    lists=(_LISTS, _AMD_LISTS),
+    assignment_annotations=frozenset(
+        {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
+        | {AMD_ALLOCATED, _AMD_TO_ALLOCATE}
+    ),
+    mode=_mode,
+    assignment=_assignment,
+    plugin_may_confuse=_plugin_may_confuse,
+)

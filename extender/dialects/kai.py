@@ -13,26 +13,21 @@ that Stowage places takes a share on a node that is dedicated to Stowage (``stow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from fractions import Fraction
 
 from extender.dialects import stowage
-from extender.dialects.dialect import Claims, parse_positive
+from extender.dialects.dialect import Dialect, parse_positive
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted
 from packing.model.request import Shares, part_milli
 
-RESOURCE = stowage.RESOURCE
 FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
-REQUEST_ANNOTATIONS = frozenset({FRACTION, MEMORY, COUNT})
-ASSIGNMENT_ANNOTATIONS = stowage.ASSIGNMENT_ANNOTATIONS
-GIVING = stowage.GIVING
 
 _RESERVATIONS = ("kai-resource-reservation", "runai-reservation", "kai-scale-adjust")
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     fraction, memory, count = metadata.get(FRACTION), metadata.get(MEMORY), metadata.get(COUNT)
     if fraction is None and memory is None:
         if count is not None:
@@ -42,19 +37,9 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
         raise RequestError(f"{FRACTION} and {MEMORY} are mutually exclusive")
     gpus = parse_positive(COUNT, count) if count is not None else 1
     if fraction is None:
-        return Shares(gpus, 0, parse_positive(MEMORY, str(memory)), resource=RESOURCE)
+        return Shares(gpus, 0, parse_positive(MEMORY, str(memory)), resource=stowage.RESOURCE)
     milli = _parse_fraction(fraction)
-    return Shares(gpus, milli, memory_milli=milli, resource=RESOURCE)
-
-
-def claims(pod: Pod) -> Claims | None:
-    """Only pods that Stowage bound claim GPUs. Under KAI's scheduler the reservation pod holds the GPU."""
-    if stowage.INDICES not in pod.annotations:
-        return None
-    with suppress(RequestError):
-        if shares := requested_shares(pod.spec, {}, pod.annotations):
-            return stowage.claims_of_indices(pod, shares)
-    return None
+    return Shares(gpus, milli, memory_milli=milli, resource=stowage.RESOURCE)
 
 
 def is_reservation(pod: Pod) -> bool:
@@ -71,3 +56,13 @@ def _parse_fraction(text: str) -> int:
     if not fraction:
         raise RequestError(f"{FRACTION}: {quoted(text)} is not a number between 0 and 1")
     return part_milli(fraction)
+
+
+DIALECT = Dialect(
+    "KAI",
+    stowage.RESOURCE,
+    _requested_shares,
+    stowage.claims,
+    request_annotations=frozenset({FRACTION, MEMORY, COUNT}),
+    assignment_annotations=stowage.DIALECT.assignment_annotations,
+)

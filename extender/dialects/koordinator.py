@@ -30,7 +30,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from extender.dialects.dialect import Claim, Claims, check_limits, validate_claims
+from extender.dialects.dialect import Claim, Claims, Dialect, check_limits, validate_claims
 from extender.dialects.per_device import PERCENT
 from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
@@ -65,13 +65,13 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
         Parser(MODEL).products([model] if model else []),
         whole_gpu=WHOLE_GPU,
         replaced=frozenset({WHOLE_GPU}),
-        mode=isolation_mode(node.labels.get(ISOLATION, "")),
+        mode=_isolation_mode(node.labels.get(ISOLATION, "")),
         problem=f"{DEVICE} lists GPUs, but {CORE} is not advertised" if leftover else "",
         unhealthy=unhealthy,
     )
 
 
-def isolation_mode(provider: str) -> str:
+def _isolation_mode(provider: str) -> str:
     """The mode in which this provider isolates fractions; "" means no provider."""
     return f"isolation provider {quoted(provider)}" if provider else "no isolation provider"
 
@@ -98,20 +98,16 @@ _ABSENT = Gpu(0)
 
 
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
-REQUEST_ANNOTATIONS: frozenset[str] = frozenset()
-REQUEST_LABELS = frozenset({ISOLATION})
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
-ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED})
 
 _RESOURCES = (RESOURCE, CORE, MEMORY, RATIO, SHARED)
-GIVING = frozenset(_RESOURCES)
 _COMBINATIONS = (
     *({RESOURCE}, {MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO}),
     *({SHARED, MEMORY}, {SHARED, RATIO}, {SHARED, CORE, MEMORY}, {SHARED, CORE, RATIO}),
 )
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     amounts = {name: resources[name] for name in _RESOURCES if resources.get(name)}
     if not amounts:
         return None
@@ -128,7 +124,7 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     )
 
 
-def claims(pod: Pod) -> Claims | None:
+def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None
@@ -136,11 +132,18 @@ def claims(pod: Pod) -> Claims | None:
         devices = _parse_devices(text)
     except (ValueError, TypeError, AttributeError, KeyError):
         return Claims(RESOURCE, problem=f"{ALLOCATED} cannot be read")
-    requested: Shares | None = None
     with suppress(RequestError):
         requested = _requested_here(pod.spec)
     checked, problem = validate_claims(devices, requested)
     return Claims(RESOURCE, checked, problem) if checked else None
+
+
+def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
+    """Pods with all of a GPU's memory are not isolated (``Filter`` in
+    ``pkg/scheduler/plugins/deviceshare/plugin.go``)."""
+    provider = metadata.get(ISOLATION, "")
+    isolated = shares and shares.resource == RESOURCE and shares.memory_milli < WHOLE
+    return _isolation_mode(provider) if provider and isolated else ""
 
 
 def _requested_here(spec: PodSpec) -> Shares | None:
@@ -148,7 +151,7 @@ def _requested_here(spec: PodSpec) -> Shares | None:
     resources = effective_requests(spec)
     if count := resources.get(WHOLE_GPU, 0):
         return whole_gpus(count, RESOURCE)
-    return requested_shares(spec, resources, {})
+    return _requested_shares(spec, resources, {})
 
 
 def _parse_devices(text: str) -> list[Claim]:
@@ -168,3 +171,15 @@ def _parse_device(entry: Mapping[str, Any]) -> Claim:
     ratio = 0 if MEMORY in amounts else whole(amounts.get(RATIO, "0"))
     core, memory = whole(amounts.get(CORE, "0")), mib(amounts.get(MEMORY, "0"))
     return Claim(str(minor), core * PERCENT, memory, ratio * PERCENT)
+
+
+DIALECT = Dialect(
+    "Koordinator",
+    RESOURCE,
+    _requested_shares,
+    _claims,
+    giving=frozenset(_RESOURCES),
+    request_labels=frozenset({ISOLATION}),
+    assignment_annotations=frozenset({ALLOCATED}),
+    mode=_mode,
+)

@@ -18,14 +18,15 @@ an A100. Separators do not matter: GPU feature discovery writes ``NVIDIA-A100-SX
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from typing import Literal
 
 from extender.dialects import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
-from extender.dialects.dialect import AssignmentWriter, Claims, Dialect
+from extender.dialects.dialect import Claims, Dialect, GpuLists, is_named
 from extender.dialects.pod_resources import (
     Amounts,
     RequestError,
@@ -34,8 +35,8 @@ from extender.dialects.pod_resources import (
     requested_devices,
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, NVIDIA, amd_mode
-from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Pod, PodSpec
+from extender.k8s.manifest import Pairs, read_also
+from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES, NAME, POD_ANNOTATION, quoted, shorten
@@ -59,27 +60,56 @@ DEVICE_MEMORY, WHOLE_GPU = "stowage.dev/min-gpu-memory", "stowage.dev/whole-gpu"
 _KUBEVIRT = "kubevirt.io"
 """Label of the pods of KubeVirt, ``virt-launcher`` of those that run a virtual machine (AppLabel in
 ``staging/src/kubevirt.io/api/core/v1/types.go`` of kubevirt/kubevirt)."""
-_CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE, DEVICE_MEMORY, WHOLE_GPU})
-
 _SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
 
-_USE_TYPE = (hami.USE_TYPE, hami.AMD_USE_TYPE, vgpu_manager.USE_TYPE, MODELS)
-_DENY_TYPE = (hami.DENY_TYPE, hami.AMD_DENY_TYPE, vgpu_manager.DENY_TYPE, NOT_MODELS)
-MODEL_LISTS = (*_USE_TYPE, *_DENY_TYPE)
+DIALECTS: tuple[Dialect, ...] = (
+    hami.DIALECT,
+    vgpu_manager.DIALECT,
+    volcano.DIALECT,
+    koordinator.DIALECT,
+    gpushare.DIALECT,
+    kai.DIALECT,
+    stowage.DIALECT,
+)
+_BY_PRECEDENCE = sorted(DIALECTS, key=lambda dialect: -dialect.precedence)
+
+_LISTS = (GpuLists("", "", MODELS, NOT_MODELS), *(lists for dialect in DIALECTS for lists in dialect.lists))
+MODEL_LISTS = tuple(name for lists in _LISTS for name in (lists.allow_models, lists.deny_models) if name)
 """Annotations that allow or exclude models of GPUs."""
-_USE_UUID = (hami.USE_UUID, hami.AMD_USE_UUID, vgpu_manager.USE_UUID, volcano.USE_UUID)
-_DENY_UUID = (hami.DENY_UUID, hami.AMD_DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
-
-
-DIALECTS: tuple[Dialect, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, stowage)
-WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in (hami, gpushare, stowage)}
-"""By the node's sharing resource, the dialect that passes a pod's GPUs to the node's device plugin."""
-REQUEST_ANNOTATIONS = _CONSTRAINTS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
-"""Annotations that change a pod's request."""
-REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS | {_KUBEVIRT}
+_CONSTRAINTS = frozenset({CUDA, NVLINK, SEPARATE, DEVICE_MEMORY, WHOLE_GPU, *filter(None, chain(*_LISTS))})
+REQUEST_ANNOTATIONS = _CONSTRAINTS.union(*(dialect.request_annotations for dialect in DIALECTS))
+"""Annotations that change a pod's request, ``*`` for the name of a container."""
+REQUEST_LABELS = frozenset({_KUBEVIRT}).union(*(dialect.request_labels for dialect in DIALECTS))
 """Labels that change a pod's request."""
-ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
-"""Annotations that describe what a pod was allocated."""
+ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.assignment_annotations for dialect in DIALECTS))
+"""Annotations that describe what a pod was allocated, ``*`` for the name of a container."""
+AGENT_CONDITIONS = frozenset(name for dialect in DIALECTS for name in dialect.conditions)
+"""Conditions of nodes that say whether a dialect's agents are ready there."""
+read_also(REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS)
+is_request: Callable[[str], bool] = partial(is_named, REQUEST_ANNOTATIONS)
+is_assignment: Callable[[str], bool] = partial(is_named, ASSIGNMENT_ANNOTATIONS)
+
+
+def system_name(resource: str) -> str:
+    """The name of the system by which nodes share their GPUs under this name, or the resource's."""
+    names = (dialect.name for dialect in reversed(DIALECTS) if dialect.resource == resource)
+    return next(names, resource)
+
+
+def writers_on(resource: str) -> tuple[Dialect, ...]:
+    """The dialects in which ``bind`` assigns GPUs that nodes share under this name."""
+    return tuple(dialect for dialect in DIALECTS if dialect.assignment and dialect.resource == resource)
+
+
+def ready_agents(node: Node, resource: str) -> frozenset[str]:
+    """The dialects whose agents serve pods on this node, which shares its GPUs under this name."""
+    here = (dialect for dialect in DIALECTS if dialect.conditions and dialect.resource == resource)
+    return frozenset(dialect.name for dialect in here if not dialect.not_ready(node))
+
+
+def agents_problem(node: Node, name: str) -> str:
+    """Why the agents of the dialect of this name serve no pods on the node, "" if they do."""
+    return next(dialect.not_ready(node) for dialect in DIALECTS if dialect.name == name)
 
 
 _REQUESTS_OF_SPEC = 4096
@@ -99,9 +129,9 @@ def _read_request(pod: Pod) -> Request:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:
-        if name in REQUEST_ANNOTATIONS or name in REQUEST_LABELS:
+        if is_request(name) or name in REQUEST_LABELS:
             raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too many in total")
-    metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
+    metadata = {key: text for key, text in pod.annotations.items() if is_request(key)}
     metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
     return _request(pod.spec, tuple(sorted(metadata.items())))
 
@@ -126,7 +156,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
 def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
     resources, metadata = effective_requests(spec), dict(pairs)
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
-    shares = _requested_shares(spec, resources, metadata)
+    dialect, shares = _requested(spec, resources, metadata) or (None, None)
     if shares:
         resources.pop(shares.resource, None)
     devices = requested_devices(resources)
@@ -161,23 +191,30 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
         together=together,
         separate=separate if together > 1 else None,
         mode=_mode(metadata, shares),
+        agents=dialect.name if dialect and dialect.conditions else "",
         device_mib=device_mib,
         whole=is_whole,
     )
 
 
-def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
-    requested: Shares | None = None
-    for dialect in DIALECTS:
+def _requested(
+    spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]
+) -> tuple[Dialect, Shares] | None:
+    """The dialect and the shares that the pod requests, None for no shares. Raises RequestError."""
+    requested: tuple[Dialect, Shares] | None = None
+    for dialect in _BY_PRECEDENCE:
+        if requested and dialect.precedence < requested[0].precedence:
+            break
         try:
             shares = dialect.requested_shares(spec, resources, metadata)
         except RequestError:
             raise
         except ValueError as error:  # from Shares: more than one GPU has, or nothing
-            raise RequestError(f"{dialect.RESOURCE}: {error}") from error
+            raise RequestError(f"{dialect.resource}: {error}") from error
         if shares and requested:
-            raise RequestError(f"requests fractions of GPUs by {requested.resource} and by {shares.resource}")
-        requested = requested or shares
+            names = f"{requested[1].resource} and by {shares.resource}"
+            raise RequestError(f"requests fractions of GPUs by {names}")
+        requested = (dialect, shares) if shares else requested
     return requested
 
 
@@ -220,22 +257,21 @@ def bound_request(pod: Pod) -> BoundRequest:
 def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
     """The shares that its spec requests, a whole GPU if that is contradictory. Annotations count if only
     ``bind`` allocates GPUs, because it always writes them."""
-    found = [_given_by_bind(pod)] if stowage.is_assigned(pod) else []
+    assigned: dict[str, Shares] = {}
+    possible: dict[str, Shares] = {}
     for dialect in DIALECTS:
+        whole = whole_gpus(1, dialect.resource)
+        if by_bind := not dialect.giving:
+            if not dialect.is_assigned(pod):
+                continue
+            assigned[dialect.resource] = whole
         try:
-            shares = dialect.requested_shares(pod.spec, resources, pod.labels) if dialect.GIVING else None
+            shares = dialect.requested_shares(pod.spec, resources, pod.annotations if by_bind else pod.labels)
         except ValueError:
-            shares = whole_gpus(1, dialect.RESOURCE) if dialect.GIVING & resources.keys() else None
-        found += [shares] if shares else []
-    return tuple(found)
-
-
-def _given_by_bind(pod: Pod) -> Shares:
-    try:
-        requested = (dialect.requested_shares(pod.spec, {}, pod.annotations) for dialect in (kai, stowage))
-        return next(filter(None, requested), whole_gpus(1, stowage.RESOURCE))
-    except ValueError:
-        return whole_gpus(1, stowage.RESOURCE)
+            shares = whole if by_bind or dialect.giving & resources.keys() else None
+        if shares:
+            possible.setdefault(dialect.resource, shares)
+    return tuple((assigned | possible).values())
 
 
 def claims_of(pod: Pod) -> Claims | None:
@@ -246,24 +282,29 @@ def claims_of(pod: Pod) -> Claims | None:
     """
     for dialect in DIALECTS if pod.unreadable else ():
         for name in pod.unreadable:
-            if name in dialect.ASSIGNMENT_ANNOTATIONS:
-                return Claims(dialect.RESOURCE, problem=f"{name} is too long to be read")
-    if not pod.annotations:
+            if is_named(dialect.assignment_annotations, name):
+                return Claims(dialect.resource, problem=f"{name} is too long to be read")
+    if not any(map(is_assignment, pod.annotations)):
         return None
-    return next((claims for dialect in DIALECTS if (claims := dialect.claims(pod))), None)
+    bound = bound_request(pod)
+    known = bound.possible_shares if bound.problem else filter(None, [bound.request.shares])
+    # A whole GPU may stand for shares that cannot be read.
+    requested = {part.resource: part for part in known if not bound.problem or part.memory_milli < WHOLE}
+    by_dialect = (dialect.claims(pod, requested.get(dialect.resource)) for dialect in DIALECTS)
+    return next(filter(None, by_dialect), None)
 
 
 def _products(annotations: Mapping[str, str]) -> Models:
     """The GPU models that the pod allows. Raises RequestError."""
-    allow = (frozenset(_model_names(annotations, key)) for key in _USE_TYPE)
-    deny = frozenset(name for key in _DENY_TYPE for name in _model_names(annotations, key))
+    allow = (frozenset(_model_names(annotations, lists.allow_models)) for lists in _LISTS)
+    deny = frozenset(name for lists in _LISTS for name in _model_names(annotations, lists.deny_models))
     return Models(tuple(filter(None, allow)), deny)
 
 
 def _uuids(annotations: Mapping[str, str]) -> NameFilter:
     """The GPUs that the pod allows, by UUID; ``ANY`` for all. Raises RequestError, also if no GPU is left."""
-    allow = tuple(filter(None, (frozenset(_listed(annotations, key)) for key in _USE_UUID)))
-    deny = frozenset(uuid for key in _DENY_UUID for uuid in _listed(annotations, key))
+    allow = tuple(filter(None, (frozenset(_listed(annotations, lists.allow_uuids)) for lists in _LISTS)))
+    deny = frozenset(uuid for lists in _LISTS for uuid in _listed(annotations, lists.deny_uuids))
     if any(group <= deny for group in allow):
         raise RequestError("every GPU that the pod names by UUID is also excluded by the pod")
     return NameFilter(allow, deny) if allow or deny else ANY
@@ -331,19 +372,10 @@ def as_whole(request: Request) -> Request:
 
 
 def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
-    """The names of the modes of GPUs that the pod allows, "" for all that pods share. Raises RequestError.
-
-    Koordinator does not isolate pods with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b,
-    ``Filter`` in ``pkg/scheduler/plugins/deviceshare/plugin.go``).
-    """
-    text = metadata.get(hami.MODE, "")
-    if len(text) > NAME:
-        raise RequestError(f"{hami.MODE}: more than {NAME} characters")
-    provider = metadata.get(koordinator.ISOLATION, "")
-    isolated = shares and shares.resource == koordinator.RESOURCE and shares.memory_milli < WHOLE
-    isolation = koordinator.isolation_mode(provider) if provider and isolated else ""
+    """The names of the modes of GPUs that the pod allows, "" for all that pods share. Raises RequestError."""
     machine = FOR_MACHINES if metadata.get(_KUBEVIRT) == "virt-launcher" else ""
-    return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata), machine)))
+    modes = (dialect.mode(metadata, shares) for dialect in DIALECTS)
+    return ", ".join(filter(None, (*modes, machine)))
 
 
 def _model_names(annotations: Mapping[str, str], key: str) -> list[ModelName]:

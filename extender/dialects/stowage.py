@@ -15,27 +15,33 @@ itself limits its share.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
-from extender.dialects.dialect import Claim, Claims, parse_indices, parse_positive, validate_claims
+from extender.dialects.dialect import (
+    ChosenGpus,
+    Claim,
+    Claims,
+    Dialect,
+    parse_indices,
+    parse_positive,
+    validate_claims,
+)
 from extender.dialects.pod_resources import Amounts, RequestError
-from extender.k8s.objects import Node, Pod, PodSpec
+from extender.k8s.objects import Pod, PodSpec
 from extender.k8s.quantity import QuantityError, exact, mib
 from extender.untrusted.limits import quoted
-from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares, part_milli, whole_gpus
 
 RESOURCE = "stowage.dev/gpu"
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
-REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
+GPU_UUIDS = "stowage.dev/gpu-uuids"
+"""Annotation of a node: the UUIDs of its GPUs by index, separated by commas."""
 INDICES = "stowage.dev/gpu-indices"
 SHARE = "stowage.dev/gpu-share"
-ASSIGNMENT_ANNOTATIONS = frozenset({INDICES, SHARE})
-GIVING: frozenset[str] = frozenset()
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     compute, memory = metadata.get(COMPUTE), metadata.get(MEMORY)
     if compute is None and memory is None and COUNT not in metadata:
         return None
@@ -55,22 +61,9 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     return Shares(count, compute_milli, memory_mib, resource=RESOURCE)
 
 
-def is_assigned(pod: Pod) -> bool:
-    """Whether the pod has the annotation that lists its GPUs, readable or not."""
-    return INDICES in pod.annotations or INDICES in pod.unreadable
-
-
-def claims(pod: Pod) -> Claims | None:
+def claims(pod: Pod, requested: Shares | None) -> Claims | None:
     if INDICES not in pod.annotations:
         return None
-    requested: Shares | None = None
-    with suppress(RequestError):
-        requested = requested_shares(pod.spec, {}, pod.annotations)
-    return claims_of_indices(pod, requested)
-
-
-def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
-    """The claims of a pod that requests these shares and has GPU indices."""
     try:
         indices = parse_indices(pod.annotations[INDICES])
     except ValueError as error:
@@ -84,16 +77,11 @@ def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
     return Claims(RESOURCE, *validate_claims(devices, requested))
 
 
-def assignment(
-    pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
-) -> dict[str, str]:
-    """The container receives the annotation through the downward API, as ``NVIDIA_VISIBLE_DEVICES``."""
-    return {INDICES: ",".join(map(str, sorted(gpus)))}
-
-
-def share_of(shares: Shares) -> dict[str, str]:
-    """The annotation with the allocated share of each GPU."""
-    return {SHARE: f"{shares.compute_milli}m,{shares.memory_mib}Mi,{shares.memory_milli}m"}
+def assignment(chosen: ChosenGpus) -> dict[str, str]:
+    """The GPUs, and the share of each. The container receives the first annotation through the downward API,
+    as ``NVIDIA_VISIBLE_DEVICES``."""
+    share = f"{chosen.shares.compute_milli}m,{chosen.shares.memory_mib}Mi,{chosen.shares.memory_milli}m"
+    return {INDICES: ",".join(map(str, sorted(chosen.gpus))), SHARE: share}
 
 
 def _given(text: str) -> Shares:
@@ -104,11 +92,6 @@ def _given(text: str) -> Shares:
     return whole_gpus(1)
 
 
-def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
-    """Never: no device plugin is involved. Each container reads the annotation of its own pod."""
-    return False
-
-
 def _parse_part(name: str, text: str) -> int:
     try:
         part = exact(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -117,3 +100,14 @@ def _parse_part(name: str, text: str) -> int:
     if not 0 < part <= 1:
         raise RequestError(f"{name}: {quoted(text)} is not a fraction of one GPU")
     return part_milli(part)
+
+
+DIALECT = Dialect(
+    "Stowage",
+    RESOURCE,
+    _requested_shares,
+    claims,
+    request_annotations=frozenset({COMPUTE, MEMORY, COUNT}),
+    assignment_annotations=frozenset({INDICES, SHARE}),
+    assignment=assignment,
+)

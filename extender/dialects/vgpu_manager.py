@@ -27,7 +27,15 @@ from dataclasses import replace
 
 from pydantic_core import from_json
 
-from extender.dialects.dialect import Claim, Claims, check_limits, container_stages, parse_number
+from extender.dialects.dialect import (
+    Claim,
+    Claims,
+    Dialect,
+    GpuLists,
+    check_limits,
+    container_stages,
+    parse_number,
+)
 from extender.dialects.per_device import PERCENT, PerDeviceResources
 from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus
@@ -82,31 +90,29 @@ def _read_config(config: object) -> tuple[float, str]:
     return scaling, f"{CONFIG}: {zero} is 0, so vgpu-manager does not use this node" if zero else ""
 
 
-USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"
-USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-type"
+_LISTS = GpuLists(
+    *("nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"),
+    *("nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-type"),
+)
 POLICY = "nvidia.com/memory-scheduler-policy"
-REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, POLICY})
 PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
-GIVING = frozenset({RESOURCE})
-ASSIGNMENT_ANNOTATIONS = frozenset({PLANNED, REAL, NODE})
 
 _RESOURCES = PerDeviceResources(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
 _CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     return _RESOURCES.of_pod(spec)
 
 
-def memory_mode(metadata: Mapping[str, str]) -> str:
-    """The kind of memory that the pod requests, "" for any."""
+def _memory_mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
     policy = metadata.get(POLICY, "").strip().lower()
     kinds = {"virt": VIRTUAL, "phy": PHYSICAL}
     return next((kind for prefix, kind in kinds.items() if policy.startswith(prefix)), "")
 
 
-def claims(pod: Pod) -> Claims | None:
+def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     texts = [pod.annotations[key] for key in (PLANNED, REAL) if pod.annotations.get(key)]
     if not texts:
         return None
@@ -137,3 +143,16 @@ def _parse_device(text: str) -> Claim:
     if match is None:
         raise ValueError(f"{quoted(text)} is not a device")
     return Claim(match[1], parse_number(match[2]) * PERCENT, parse_number(match[3]))
+
+
+DIALECT = Dialect(
+    "vgpu-manager",
+    RESOURCE,
+    _requested_shares,
+    _claims,
+    giving=frozenset({RESOURCE}),
+    request_annotations=frozenset({POLICY}),
+    lists=(_LISTS,),
+    assignment_annotations=frozenset({PLANNED, REAL, NODE}),
+    mode=_memory_mode,
+)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
-from extender.dialects.dialect import Claims
+from extender.dialects.dialect import Claims, Dialect, GpuLists
 from extender.dialects.per_device import PerDeviceResources, parse_devices
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus
@@ -52,27 +52,23 @@ def _listed(entry: list[str]) -> ListedGpu:
     return ListedGpu(Gpu(memory_mib, divisible, WHOLE, shares, _PARSER.text(uuid)), model, health == "true")
 
 
-USE_UUID, DENY_UUID = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
 MODE = "volcano.sh/vgpu-mode"
-REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, MODE})
 ALLOCATED, NODE = "volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-node"
 TO_ALLOCATE, ASSIGNED_AT = "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
 PHASE, BOUND_AT = "volcano.sh/bind-phase", "volcano.sh/bind-time"
-ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT})
 
 _OF_EACH = "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"
 _RESOURCES = PerDeviceResources(RESOURCE, *_OF_EACH, memory_implies_one=True)
-GIVING = frozenset({RESOURCE, _RESOURCES.memory})
 
 
-def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     shares = _RESOURCES.of_pod(replace(spec, init_containers=()))
     if shares and metadata.get(MODE, "hami-core") != "hami-core":
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core'")
     return shares
 
 
-def claims(pod: Pod) -> Claims | None:
+def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None
@@ -86,3 +82,15 @@ def claims(pod: Pod) -> Claims | None:
     ]
     claimed = [(c, 0, devices or []) for c, devices in zip_longest(containers, per_container)]
     return _RESOURCES.claims(claimed, node=node)
+
+
+DIALECT = Dialect(
+    "Volcano",
+    RESOURCE,
+    _requested_shares,
+    _claims,
+    giving=frozenset({RESOURCE, _RESOURCES.memory}),
+    request_annotations=frozenset({MODE}),
+    lists=(GpuLists("volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"),),
+    assignment_annotations=frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}),
+)

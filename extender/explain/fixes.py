@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS
 from extender.dialects import stowage
-from extender.dialects.pod_request import REQUEST_ANNOTATIONS, REQUEST_LABELS
+from extender.dialects.pod_request import REQUEST_LABELS, is_request
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import Refusal, Verdict
 from extender.explain.words import Said, Word
@@ -124,7 +124,7 @@ def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "
 def asking_instead(pod: Pod, resources: Collection[str]) -> Iterator[Fix]:
     """Requests for one of these resources, or a whole GPU of Stowage's nodes, instead of the pod's own."""
     labels = {name: value for name, value in pod.labels.items() if name not in REQUEST_LABELS}
-    annotations = {k: v for k, v in pod.annotations.items() if k not in REQUEST_ANNOTATIONS}
+    annotations = {k: v for k, v in pod.annotations.items() if not is_request(k)}
     first, *others = (
         replace(c, requests=_without_gpus(c.requests), limits=_without_gpus(c.limits))
         for c in pod.spec.containers

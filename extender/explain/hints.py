@@ -16,11 +16,15 @@ from extender.cluster.admission import extended_resources
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, wants_devices
 from extender.cluster.state import State
 from extender.dialects import kai, koordinator, pod_request, stowage
+from extender.dialects.dialect import is_named
 from extender.dialects.pod_request import (
     ASSIGNMENT_ANNOTATIONS,
     DEVICE_MEMORY,
     REQUEST_ANNOTATIONS,
     REQUEST_LABELS,
+    is_assignment,
+    is_request,
+    system_name,
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.explain.claim_hints import claim_hints
@@ -75,13 +79,6 @@ _DEFAULT_SCHEDULERS = (_DEFAULT_SCHEDULER, "stowage")
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
 """Resources counted in MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
-_SYSTEMS = {
-    "nvidia.com/gpu": "HAMi",
-    "nvidia.com/vgpu-number": "vgpu-manager",
-    "volcano.sh/vgpu-number": "Volcano",
-    "koordinator.sh/gpu": "Koordinator",
-    "aliyun.com/gpu-mem": "gpushare",
-}
 _RESOURCES = 8
 """Maximum number of sentences on resources of the pod, and of node resources listed in each."""
 _NAMED = 4
@@ -151,11 +148,12 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
 def _unread(pod: Pod) -> Iterator[Finding]:
     """Labels and annotations that resemble those of a request, but that no component reads."""
     for what, entries, elsewhere, other in (
-        ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS, "label"),
-        ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE, "annotation"),
+        ("annotation", pod.annotations, REQUEST_LABELS, "label"),
+        ("label", pod.labels, REQUEST_ANNOTATIONS, "annotation"),
     ):
+        here = REQUEST_ANNOTATIONS if what == "annotation" else REQUEST_LABELS | _ANYWHERE
         for name, value in entries.items():
-            if name in elsewhere:
+            if is_named(elsewhere, name) and not is_named(here, name):
                 article = "a label" if other == "label" else "an annotation"
                 said = Word.WRONG_SECTION(name=name, what=what, other=article)
                 yield _mistake(said, Rank.WORD, fix=mend(pod, f"{other}s", {name: value}, name))
@@ -164,16 +162,17 @@ def _unread(pod: Pod) -> Iterator[Finding]:
                 said = Word.NO_SUCH_KEY(what=what, name=quoted(name), meant=meant(near))
                 fix = mend(pod, f"{what}s", {near: value} if near else {}, name)
                 yield _mistake(said, Rank.WORD, fix=fix)
-            elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
+            elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(pod, name)):
                 said = Word.UNREAD(name=quoted(name), meant=meant(known))
                 yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {known: value}, name))
 
 
-def _near_request(name: str) -> str:
-    known = REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS
-    if name in known or len(name) > LISTED_NAMES:
+def _near_request(pod: Pod, name: str) -> str:
+    if is_request(name) or is_assignment(name) or len(name) > LISTED_NAMES:
         return ""
-    return nearest_name(name, REQUEST_ANNOTATIONS, cutoff=0.9)
+    containers = [container.name for container in pod.spec.all_containers]
+    known = {key.replace("*", container) for key in REQUEST_ANNOTATIONS for container in containers}
+    return nearest_name(name, known, cutoff=0.9)
 
 
 def _units(pod: Pod) -> Iterator[Finding]:
@@ -348,7 +347,7 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
             Word.NO_SHARED_NODE(label=label), Rank.RULE, fix=Fix(Word.LABEL_FOR_SHARING(label=label))
         )
         return
-    others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
+    others = ", ".join(f"{system_name(name)} ({nodes})" for name, nodes in shared.most_common())
     more = Word.SHARED_WITH(systems=others) if others else Word.NOTHING_SHARED()
     parts = dict.fromkeys(name for name, _ in pod.spec.container_requests if name in OF_SHARING_SYSTEMS)
     limits, whole = {_GPU: str(shares.count)}, pod
@@ -356,7 +355,7 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
         whole = mend(whole, "limits", limits, name).pod or whole
     paste = Word.WHOLE_GPUS(line=written_as("limits", limits), parts=", ".join(parts))
     fix = Fix(paste, whole) if whole is not pod else None
-    yield _mistake(Word.SYSTEM_NOWHERE(system=_SYSTEMS[shares.resource]), Rank.RULE, more, fix)
+    yield _mistake(Word.SYSTEM_NOWHERE(system=system_name(shares.resource)), Rank.RULE, more, fix)
 
 
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:

@@ -424,6 +424,7 @@ ADVICE: Mapping[Reason, str] = {
     Reason.NO_FREE_GPUS: "wait until pods there end",
     Reason.FRAGMENTED: "wait, or request less per GPU",
     Reason.SHARES_USED_UP: "wait, or configure the node's device plugin to split GPUs into more shares",
+    Reason.AGENTS_NOT_READY: "wait, or repair them: docs/dialects.md lists their conditions",
     Reason.WRONG_MODE: "allow another mode, or check the mode in the node's labels and annotations",
     Reason.MISALIGNED: "wait, or request less, so that all of it fits on one NUMA node",
     Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,

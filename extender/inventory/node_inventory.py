@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from extender.dialects import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
+from extender.dialects.pod_request import AGENT_CONDITIONS, ready_agents
 from extender.dialects.shared_gpus import (
     AMD_GPU,
     MIG_PREFIX,
@@ -53,7 +54,8 @@ from packing.model.request import WHOLE
 STOWAGE_SHARING = "stowage.dev/gpu-sharing"
 _REQUIRED = {
     *(hami.REGISTER, hami.AMD_REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, STOWAGE_SHARING, koordinator.MODEL, koordinator.ISOLATION),
+    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, koordinator.MODEL, koordinator.ISOLATION),
+    *(STOWAGE_SHARING, stowage.GPU_UUIDS),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels from which the inventory is read. If one of them is too large, the inventory is
@@ -149,6 +151,7 @@ def inventory_of(
         shared.resource if shared else "",
         FOR_MACHINES if passes_through(node) else shared.mode if shared else "",
         is_spot(node, spot_marks),
+        agents=ready_agents(node, shared.resource) if shared else frozenset(),
         no_nvlink=bool(peers.source and not peers.islands),
         plugin_keeps_islands=peers.plugin_keeps,
     )
@@ -352,7 +355,7 @@ def _blocked(
         return Reason.INVALID_LAYOUT, ""
     if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
         return shared.reason, f"node accepts no new pods: {problem}"
-    sign = "" if shared and shared.unhealthy else gpu_health.unhealthy_gpu_sign(node)
+    sign = "" if shared and shared.unhealthy else gpu_health.unhealthy_gpu_sign(node, AGENT_CONDITIONS)
     return (Reason.UNHEALTHY_GPU, f"node accepts no new pods: {sign}") if sign else (Reason.FITS, "")
 
 
@@ -395,13 +398,22 @@ def _stowage_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
     return SharedGpus(
         stowage.RESOURCE,
         STOWAGE_SHARING,
-        (Gpu(memory_mib, divisible=True),) * gpus,
+        tuple(Gpu(memory_mib, divisible=True, uuid=uuid) for uuid in _gpu_uuids(node, gpus)),
         whole_gpu=NVIDIA[0],
         whole_gpu_allowed=False,
         replaced=frozenset({NVIDIA[0]}),
         problem=problem,
         reason=reason,
     )
+
+
+def _gpu_uuids(node: Node, gpus: int) -> list[str]:
+    """The UUIDs of the node's GPUs by index, "" if unknown. Raises InventoryError."""
+    text = node.annotations.get(stowage.GPU_UUIDS, "")
+    uuids = [uuid.strip() for uuid in text.split(",")]
+    if text and not (len(uuids) == len(set(uuids)) == gpus and all(0 < len(uuid) <= NAME for uuid in uuids)):
+        raise InventoryError(f"{stowage.GPU_UUIDS} does not name each of the {gpus} GPUs once")
+    return uuids if text else [""] * gpus
 
 
 def _sources(node: Node, labels: GpuLabels, shared: SharedGpus | None, layout: str) -> Sources:

@@ -18,7 +18,7 @@ not about GPUs (``alibabacloud.com/node-needrepair``), because kube-scheduler ha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from itertools import islice
 
@@ -66,14 +66,15 @@ def is_gpu_condition(condition: str) -> bool:
     return len(condition) <= KEY and _unhealthy_status(condition) != NEVER
 
 
-def unhealthy_gpu_sign(node: Node) -> str:
-    """The first sign of an unhealthy GPU on the node, as text; "" for none.
+def unhealthy_gpu_sign(node: Node, no_signs: Collection[str] = ()) -> str:
+    """The first sign of an unhealthy GPU on the node, as text; "" for none. ``no_signs``: conditions that say
+    something else.
 
     Only the first ``limits.NODE_LABELS`` labels are searched for words.
     """
     if node.labels.get(IGNORE_LABEL) == "true":
         return ""
-    for condition, status in node.conditions:
+    for condition, status in (entry for entry in node.conditions if entry[0] not in no_signs):
         if is_gpu_condition(condition) and status == _unhealthy_status(condition):
             return f"condition {quoted(condition)} is {status}"
     for key, unhealthy_values in LABELS.items():

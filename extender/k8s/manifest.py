@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from itertools import chain, count, repeat
@@ -30,7 +30,8 @@ from extender.untrusted.visible import visible
 _T = TypeVar("_T")
 
 # Domains (with their subdomains) and unqualified prefixes of annotations about GPUs, queues, gangs or
-# preemption. All others are dropped: on most pods they exceed the rest of the record.
+# preemption, besides those of ``read_also``. All others are dropped: on most pods they exceed the rest of the
+# record.
 _DOMAINS = (
     *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
     *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com", ".amd.com"),
@@ -310,6 +311,8 @@ def decoding_problem(error: Exception) -> str:
     return shorten(": ".join(filter(None, (path, text))))
 
 
+_read_also: set[str] = set()
+"""Domains, and names without a domain, that ``read_also`` added."""
 NO_ENTRIES: dict[str, str] = {}
 _last_labels: list[Mapping[str, str]] = [NO_ENTRIES]
 """The labels that were read last."""
@@ -347,10 +350,18 @@ def _relevant_name(key: str) -> str | None:
     return key if is_relevant(key) else None
 
 
+def read_also(names: Iterable[str]) -> None:
+    """Keep the annotations with these names, or with their domains, of all objects that are read from now
+    on."""
+    _read_also.update(name.partition("/")[0] for name in names)
+    _relevant_name.cache_clear()
+
+
 def is_relevant(key: str) -> bool:
     """Whether, by its name, an annotation or resource is about GPUs, queues, gangs or preemption."""
-    domain, slash, _ = f".{key}".partition("/")
-    return domain.endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
+    domain, slash, _ = key.partition("/")
+    known = f".{domain}".endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
+    return known or domain in _read_also
 
 
 def is_extended(resource: str) -> bool:

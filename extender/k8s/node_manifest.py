@@ -64,7 +64,7 @@ class NodeManifest(Manifest, frozen=True, gc=False):
             taints=spec.taints[: limits.NODE_TAINTS],
             provider=sys.intern(spec.providerID.partition("://")[0][: limits.NAME]),
             created=unix_seconds(metadata.creationTimestamp),
-            conditions=_gpu_conditions(status.conditions),
+            conditions=_conditions(status.conditions),
             unreadable=unreadable,
             problem=too_large or too_many,
         )
@@ -91,9 +91,12 @@ def _allocatable(resources: Texts) -> tuple[Texts, str]:
     )
 
 
-def _gpu_conditions(conditions: Iterable[_Condition]) -> Pairs:
-    """Only the conditions about GPUs: heartbeats change the others every few minutes."""
-    about_gpus = [c for c in islice(conditions, limits.NODE_CONDITIONS) if is_gpu_condition(c.type)]
+def _conditions(conditions: Iterable[_Condition]) -> Pairs:
+    """The conditions about GPUs, then those with a domain, such as agents write. Others, which change often,
+    are dropped."""
+    short = [c for c in islice(conditions, limits.NODE_CONDITIONS) if len(c.type) <= limits.KEY]
+    kept = [c for c in short if is_gpu_condition(c.type)]
+    kept += [c for c in short if "/" in c.type and c not in kept]
     return tuple(
-        [(sys.intern(c.type), sys.intern(c.status[: limits.NAME])) for c in about_gpus[: limits.NODE_TAINTS]]
+        [(sys.intern(c.type), sys.intern(c.status[: limits.NAME])) for c in kept[: limits.NODE_TAINTS]]
     )

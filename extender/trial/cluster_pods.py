@@ -16,7 +16,7 @@ from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
 from extender.dialects import kai
-from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS
+from extender.dialects.pod_request import is_assignment
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
@@ -72,7 +72,7 @@ def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -
 
 def as_new(pod: Pod) -> Pod:
     """The pod as recreated by its controller: without a node, devices, and assignments."""
-    kept = {name: text for name, text in pod.annotations.items() if name not in ASSIGNMENT_ANNOTATIONS}
+    kept = {name: text for name, text in pod.annotations.items() if not is_assignment(name)}
     return replace(
         pod,
         node_name="",

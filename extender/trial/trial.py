@@ -21,7 +21,7 @@ from extender.cluster.other_resources import OtherResources, lack_reason
 from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered
 from extender.dialects.dialect import Claim, Claims
-from extender.dialects.pod_request import WRITERS
+from extender.dialects.pod_request import writers_on
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Pod, Upserted
@@ -228,7 +228,7 @@ class Trial:
         request = form_on(self.fleet, row, item.request)
         gpus = self.state.policy.choose(self.fleet, request, row)
         pod, placement = replace(item.pod, node_name=spec.name, phase="Running"), None
-        if gpus and spec.sharing_resource not in WRITERS:
+        if gpus and not writers_on(spec.sharing_resource):
             placement = _placement(pod, self.fleet, row, request, gpus)
         elif gpus:
             try:

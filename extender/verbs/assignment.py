@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
-from extender.dialects import stowage
-from extender.dialects.pod_request import WRITERS, claims_of
+from extender.dialects.dialect import ChosenGpus
+from extender.dialects.pod_request import claims_of, writers_on
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
@@ -35,14 +35,14 @@ def annotations_for(
     """
     spec = fleet.specs[row]
     assert spec is not None  # the pod fits there
-    if (writer := WRITERS.get(spec.sharing_resource)) is None:
+    shares = resolve_on(spec, request).shares
+    writers = (d.assignment for d in writers_on(spec.sharing_resource) if d.assigns(pod, spec))
+    if shares is None or (assignment_of := next(writers, None)) is None:
         raise RequestError(
             f"Stowage cannot determine each pod's GPU on a node that is shared by {spec.sharing_resource}"
         )
     taken = {gpu: fleet.usage[row].slices(gpu) for gpu in gpus}
-    assignment = writer.assignment(pod, spec, gpus, time.time(), taken)
-    if spec.sharing_resource == stowage.RESOURCE and (shares := resolve_on(spec, request).shares):
-        assignment |= stowage.share_of(shares)
+    assignment = assignment_of(ChosenGpus(pod, spec, shares, gpus, time.time(), taken))
     bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(spec, request, claims_of(bound))
     if read_back.problem:
@@ -99,8 +99,9 @@ def assignment_problem(state: State, fleet: Fleet, pod: Pod, request: Request, r
     spec = fleet.specs[row]
     assert spec is not None
     if not state.binds:
-        # Other systems may have their own extender or binder; Stowage's own shares need ``bind``.
-        return "only bind can" if spec.sharing_resource == stowage.RESOURCE else ""
+        # Other systems may have their own extender or binder.
+        needs_bind = any(not dialect.giving for dialect in writers_on(spec.sharing_resource))
+        return "only bind can" if needs_bind else ""
     try:
         annotations_for(fleet, row, pod, request, freest(fleet, request, row))
     except RequestError as error:

@@ -145,6 +145,9 @@ def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
     if request.mode or FOR_MACHINES in fleet.names.modes:
         in_any_mode = fleet.names.allowed(replace(request, mode=fleet.names.modes))[arrays.model] != 0
         reasons[(reasons == Reason.WRONG_MODEL) & in_any_mode] = Reason.WRONG_MODE
+    if request.agents:
+        without = fleet.names.allowed(replace(request, agents=""))[arrays.model] != 0
+        reasons[(reasons == Reason.WRONG_MODEL) & without] = Reason.AGENTS_NOT_READY
     return reasons
 
 

@@ -297,4 +297,4 @@ class Fleet:
 
 def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
     products = sorted({gpu.product for gpu in spec.gpus} - {""})
-    return NodeKind(spec.model, "\n".join(products) or spec.product, spec.mode, sets)
+    return NodeKind(spec.model, "\n".join(products) or spec.product, spec.mode, sets, spec.agents)

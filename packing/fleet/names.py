@@ -29,12 +29,13 @@ MOST_ALLOWED_BYTES = 1 << 20
 
 class NodeKind(NamedTuple):
     """The properties of a node that decide whether a request may run there: model, products (one per line if
-    there are several) and mode of its GPUs, and a mask of the sets that contain the node."""
+    there are several) and mode of its GPUs, a mask of the sets that contain the node, its ready agents."""
 
     model: str | None = None
     products: str = ""
     mode: str = ""
     sets: int = 0
+    agents: frozenset[str] = frozenset()
 
 
 class TooMany(ValueError):
@@ -123,7 +124,7 @@ class Names:
         """(M,) 1 for each kind of node on which the request may run; read only. A set of nodes that is not
         distinguished permits all."""
         number = None if request.node_set is None else self.node_sets.get(request.node_set)
-        key = self.grown, request.models, request.products, request.mode, number
+        key = self.grown, request.models, request.products, request.mode, request.agents, number
         if (found := self._allowed.get(key)) is None:
             self._allowed_bytes += _size(request)
             if self._allowed_bytes > MOST_ALLOWED_BYTES:
@@ -143,6 +144,7 @@ def allows(request: Request, kind: NodeKind) -> bool:
         (request.models is None or kind.model in request.models)
         and any(map(request.products.permits, names))
         and (kind.mode in request.mode or not (request.mode or kind.mode == FOR_MACHINES))
+        and (not request.agents or request.agents in kind.agents)
     )
 
 

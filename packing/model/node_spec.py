@@ -115,7 +115,7 @@ class NodeSpec:
     "" if there is only one, or ``FOR_MACHINES``. ``islands`` are disjoint groups of NVLink peers (GPU
     indices); ``no_nvlink``: it is certain that there are none. ``plugin_keeps_islands``: the device plugin
     allocates a pod GPUs of one island if one has enough free. ``spot``: its provider may reclaim it at any
-    time.
+    time. ``agents``: the sharing systems whose agents are ready on the node.
     """
 
     name: str
@@ -132,6 +132,7 @@ class NodeSpec:
     mode: str = ""
     spot: bool = False
     no_nvlink: bool = False
+    agents: frozenset[str] = frozenset()
     plugin_keeps_islands: bool = True
 
     @property

@@ -58,3 +58,4 @@ class Reason(IntEnum):
     PART_OF_A_GPU = 33, "node offers fractions of GPUs, and the pod requires whole ones"
     SMALL_DEVICES = 34, "no GPU or fraction on the node is known to have the memory that the pod needs"
     LAYOUT_CHANGES = 35, "MIG layout of the node is about to change"
+    AGENTS_NOT_READY = 36, "agents of the GPU sharing system are not ready on the node"

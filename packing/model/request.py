@@ -189,7 +189,7 @@ class Request(_Hashed):
     - ``device_mib``: the minimum memory of each GPU, or fraction of one; ``whole``: each must be a whole GPU,
       neither a replica nor a MIG instance. None: unspecified.
     - ``mode``: a text that contains the names of the permitted modes of nodes, "" for any but
-      ``FOR_MACHINES``.
+      ``FOR_MACHINES``; ``agents``: the sharing system whose agents must be ready on the node, "" for none.
 
     CPU and memory are capped at ``MOST``, and counts at ``MOST_DEVICES``, so that every request can be
     compared with the arrays.
@@ -211,6 +211,7 @@ class Request(_Hashed):
     node_set: Hashable | None = None
     device_mib: int = 0
     whole: bool | None = None
+    agents: str = ""
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.dialect import Claims
-from extender.dialects.pod_request import WRITERS, claims_of, request_of
+from extender.dialects.dialect import ChosenGpus, Claims
+from extender.dialects.pod_request import claims_of, request_of, writers_on
 from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool, resolve_on
 
@@ -26,9 +26,18 @@ def shape_of(resource: str, count: int, mib: int = MIB) -> NodeSpec:
     return NodeSpec("n", 64_000, 1 << 20, gpus, pools, sharing_resource=resource)
 
 
+def assignment(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float = 0) -> dict[str, str]:
+    """What ``bind`` writes if it chooses these GPUs."""
+    (writer,) = writers_on(shape.sharing_resource)
+    shares = resolve_on(shape, request_of(pod)).shares
+    assert writer.assignment
+    assert shares
+    return writer.assignment(ChosenGpus(pod, shape, shares, chosen, now))
+
+
 def written(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...]) -> tuple[Claims | None, ReconciledClaims]:
     """The claims and the allocation of the pod, once it is bound with the annotations written for it."""
-    annotations = WRITERS[shape.sharing_resource].assignment(pod, shape, chosen, 1_700_000_000.5, {})
+    annotations = assignment(pod, shape, chosen, 1_700_000_000.5)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **annotations})
     claims = claims_of(bound)
     return claims, reconcile_claims(shape, request_of(pod), claims)
@@ -104,14 +113,14 @@ def test_hami_allocates_what_was_requested(count, size, cores, draw):
 def test_init_containers_and_sidecars_have_their_places_in_the_text():
     one, sidecar, none = container(1, 1000, 0, 10), container(1, 2000, 0, 20, True), container(0, 0, 0, 0)
     pod = Pod("d", "p", "u", PodSpec((none, replace(one, name="work")), (one, sidecar, none)))
-    annotations = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0, {})
+    annotations = assignment(pod, shape_of(GPU, 4), (2, 0))
     text = "GPU-0,NVIDIA,1000,10:;GPU-2,NVIDIA,2000,20:;;;GPU-0,NVIDIA,1000,10:;"
     assert annotations["hami.io/vgpu-devices-to-allocate"] == text
 
 
 def test_an_init_container_gets_the_gpu_of_a_later_sidecar():
     spec = PodSpec((container(0, 0, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True)))
-    annotations = WRITERS[GPU].assignment(Pod("d", "p", "u", spec), shape_of(GPU, 4), (0, 1), 0, {})
+    annotations = assignment(Pod("d", "p", "u", spec), shape_of(GPU, 4), (0, 1))
     text = "GPU-1,NVIDIA,1000,0:GPU-0,NVIDIA,1000,0:;GPU-0,NVIDIA,1,0:;;"
     assert annotations["hami.io/vgpu-devices-to-allocate"] == text
 

@@ -16,11 +16,11 @@ from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
 from packing.model.node_spec import NodeSpec
-from packing.model.request import Shares
+from packing.model.request import WHOLE, Shares
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenGpus:
+class Chosen:
     """GPUs (indices) of a node, chosen for the shares that a pod requests there.
 
     ``now`` is in Unix seconds. ``taken``: the memory slices that other pods have on each of these GPUs, as
@@ -81,17 +81,11 @@ class Dialect:
     lists: tuple[GpuLists, ...] = ()
     mode: Callable[[Mapping[str, str], Shares | None], str] = field(default=lambda metadata, shares: "")
     precedence: int = 0
-    assignment: Callable[[ChosenGpus], dict[str, str]] | None = None
+    assignment: Callable[[Chosen], dict[str, str]] | None = None
     assigns: Callable[[Pod, NodeSpec], bool] = field(default=lambda pod, node: True)
     plugin_may_confuse: Callable[[Node, Iterable[Pod]], bool] = field(default=lambda node, others: False)
     conditions: tuple[str, ...] = ()
     obstacle: Callable[[Node], str] = field(default=lambda node: "")
-
-    def is_assigned(self, pod: Pod) -> bool:
-        """Whether the pod has annotations with its GPUs, readable or not."""
-        return any(
-            is_named(self.assignment_annotations, name) for name in (*pod.annotations, *pod.unreadable)
-        )
 
     def not_ready(self, node: Node) -> str:
         """Why the node cannot serve pods of this dialect, "" if it can."""
@@ -160,8 +154,12 @@ def validate_claims(
 ) -> tuple[tuple[Claim, ...], str]:
     """The claims of one container with its request and stage, and a problem if their number is wrong.
 
-    If devices are missing, one claim without a device is added: it could be any device of the node.
+    If devices are missing, one claim without a device is added: it could be any device of the node. Without a
+    known request, a claim without an amount is a whole GPU.
     """
+    if requested is None:
+        whole = Claim("", WHOLE, memory_milli=WHOLE)
+        claims = [replace(whole, device=c.device) if c == Claim(c.device) else c for c in claims]
     devices = len({(claim.device, claim.slices) for claim in claims})
     count = requested.count if requested else 0
     unknown = [Claim("")] if devices < count else []

@@ -27,7 +27,7 @@ import json
 from collections.abc import Mapping
 
 from extender.dialects.dialect import (
-    ChosenGpus,
+    Chosen,
     Claim,
     Claims,
     Dialect,
@@ -100,7 +100,7 @@ def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
     return Claims(RESOURCE, *validate_claims([Claim(i, memory_mib=memory) for i in indices], requested))
 
 
-def _assignment(chosen: ChosenGpus) -> dict[str, str]:
+def _assignment(chosen: Chosen) -> dict[str, str]:
     if len(chosen.gpus) != 1:
         raise RequestError("gpushare's device plugin cannot allocate several GPUs to one pod")
     spec, gpus = chosen.pod.spec, chosen.node.gpus
@@ -121,12 +121,9 @@ def _assignment(chosen: ChosenGpus) -> dict[str, str]:
 
 
 DIALECT = Dialect(
-    "gpushare",
-    RESOURCE,
-    _requested_shares,
-    _claims,
+    "gpushare", RESOURCE, _requested_shares, _claims,
     giving=frozenset({RESOURCE}),
     request_labels=frozenset({COUNT}),
     assignment_annotations=frozenset({INDEX, POD_MEMORY, GPU_MEMORY, ASSIGNED, ASSUMED_AT}),
     assignment=_assignment,
-)
+)  # fmt: skip

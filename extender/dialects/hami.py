@@ -75,15 +75,7 @@ from typing import TypeAlias
 
 from pydantic_core import from_json
 
-from extender.dialects.dialect import (
-    ChosenGpus,
-    Claim,
-    Claims,
-    Dialect,
-    GpuLists,
-    check_limits,
-    container_stages,
-)
+from extender.dialects.dialect import Chosen, Claim, Claims, Dialect, GpuLists, check_limits, container_stages
 from extender.dialects.per_device import PERCENT, PerDeviceResources, parse_devices, per_container_gpus
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.shared_gpus import (
@@ -317,8 +309,7 @@ def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
 
 
 def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
-    text = metadata.get(MODE, "")
-    if len(text) > NAME:
+    if len(text := metadata.get(MODE, "")) > NAME:
         raise RequestError(f"{MODE}: more than {NAME} characters")
     return text
 
@@ -375,7 +366,7 @@ def _parse_reservations(text: str) -> dict[tuple[int, int, str], int]:
     return reserved
 
 
-def _assignment(chosen: ChosenGpus) -> dict[str, str]:
+def _assignment(chosen: Chosen) -> dict[str, str]:
     pod, node_spec = chosen.pod, chosen.node
     per_container = per_container_gpus(pod.spec, chosen.gpus, _RESOURCES.count_of)
     instances = _instances_to_make(pod.spec, node_spec, chosen.gpus, chosen.taken)
@@ -456,18 +447,12 @@ def _is_starting(pod: Pod, node: str) -> bool:
 
 
 DIALECT = Dialect(
-    "HAMi",
-    RESOURCE,
-    _requested_shares,
-    _claims,
+    "HAMi", RESOURCE, _requested_shares, _claims, mode=_mode,
     giving=frozenset({RESOURCE}),
-    request_annotations=frozenset({MODE, NUMA, POLICY}),
-    lists=(_LISTS, _AMD_LISTS),
+    request_annotations=frozenset({MODE, NUMA, POLICY}), lists=(_LISTS, _AMD_LISTS),
     assignment_annotations=frozenset(
         {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
         | {AMD_ALLOCATED, _AMD_TO_ALLOCATE}
     ),
-    mode=_mode,
-    assignment=_assignment,
-    plugin_may_confuse=_plugin_may_confuse,
-)
+    assignment=_assignment, plugin_may_confuse=_plugin_may_confuse,
+)  # fmt: skip

@@ -59,10 +59,7 @@ def _parse_fraction(text: str) -> int:
 
 
 DIALECT = Dialect(
-    "KAI",
-    stowage.RESOURCE,
-    _requested_shares,
-    stowage.claims,
+    "KAI", stowage.RESOURCE, _requested_shares, stowage.claims,
     request_annotations=frozenset({FRACTION, MEMORY, COUNT}),
     assignment_annotations=stowage.DIALECT.assignment_annotations,
-)
+)  # fmt: skip

@@ -174,12 +174,7 @@ def _parse_device(entry: Mapping[str, Any]) -> Claim:
 
 
 DIALECT = Dialect(
-    "Koordinator",
-    RESOURCE,
-    _requested_shares,
-    _claims,
+    "Koordinator", RESOURCE, _requested_shares, _claims, mode=_mode,
     giving=frozenset(_RESOURCES),
-    request_labels=frozenset({ISOLATION}),
-    assignment_annotations=frozenset({ALLOCATED}),
-    mode=_mode,
-)
+    request_labels=frozenset({ISOLATION}), assignment_annotations=frozenset({ALLOCATED}),
+)  # fmt: skip

@@ -101,15 +101,11 @@ def writers_on(resource: str) -> tuple[Dialect, ...]:
     return tuple(dialect for dialect in DIALECTS if dialect.assignment and dialect.resource == resource)
 
 
-def ready_agents(node: Node, resource: str) -> frozenset[str]:
-    """The dialects whose agents serve pods on this node, which shares its GPUs under this name."""
-    here = (dialect for dialect in DIALECTS if dialect.conditions and dialect.resource == resource)
-    return frozenset(dialect.name for dialect in here if not dialect.not_ready(node))
-
-
-def agents_problem(node: Node, name: str) -> str:
-    """Why the agents of the dialect of this name serve no pods on the node, "" if they do."""
-    return next(dialect.not_ready(node) for dialect in DIALECTS if dialect.name == name)
+def agents_problems(node: Node, resource: str) -> dict[str, str]:
+    """By the name of each dialect that needs agents on nodes which share their GPUs under this name: why it
+    has none that serve pods there, "" if it has."""
+    with_agents = (dialect for dialect in DIALECTS if dialect.conditions and dialect.resource == resource)
+    return {dialect.name: dialect.not_ready(node) for dialect in with_agents}
 
 
 _REQUESTS_OF_SPEC = 4096
@@ -257,12 +253,13 @@ def bound_request(pod: Pod) -> BoundRequest:
 def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
     """The shares that its spec requests, a whole GPU if that is contradictory. Annotations count if only
     ``bind`` allocates GPUs, because it always writes them."""
+    names = (*pod.annotations, *pod.unreadable)
     assigned: dict[str, Shares] = {}
     possible: dict[str, Shares] = {}
     for dialect in DIALECTS:
         whole = whole_gpus(1, dialect.resource)
         if by_bind := not dialect.giving:
-            if not dialect.is_assigned(pod):
+            if not any(is_named(dialect.assignment_annotations, name) for name in names):
                 continue
             assigned[dialect.resource] = whole
         try:

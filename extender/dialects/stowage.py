@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from extender.dialects.dialect import (
-    ChosenGpus,
+    Chosen,
     Claim,
     Claims,
     Dialect,
@@ -77,7 +77,7 @@ def claims(pod: Pod, requested: Shares | None) -> Claims | None:
     return Claims(RESOURCE, *validate_claims(devices, requested))
 
 
-def assignment(chosen: ChosenGpus) -> dict[str, str]:
+def assignment(chosen: Chosen) -> dict[str, str]:
     """The GPUs, and the share of each. The container receives the first annotation through the downward API,
     as ``NVIDIA_VISIBLE_DEVICES``."""
     share = f"{chosen.shares.compute_milli}m,{chosen.shares.memory_mib}Mi,{chosen.shares.memory_milli}m"
@@ -103,11 +103,7 @@ def _parse_part(name: str, text: str) -> int:
 
 
 DIALECT = Dialect(
-    "Stowage",
-    RESOURCE,
-    _requested_shares,
-    claims,
+    "Stowage", RESOURCE, _requested_shares, claims,
     request_annotations=frozenset({COMPUTE, MEMORY, COUNT}),
-    assignment_annotations=frozenset({INDICES, SHARE}),
-    assignment=assignment,
-)
+    assignment_annotations=frozenset({INDICES, SHARE}), assignment=assignment,
+)  # fmt: skip

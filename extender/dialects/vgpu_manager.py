@@ -146,13 +146,8 @@ def _parse_device(text: str) -> Claim:
 
 
 DIALECT = Dialect(
-    "vgpu-manager",
-    RESOURCE,
-    _requested_shares,
-    _claims,
+    "vgpu-manager", RESOURCE, _requested_shares, _claims, mode=_memory_mode,
     giving=frozenset({RESOURCE}),
-    request_annotations=frozenset({POLICY}),
-    lists=(_LISTS,),
+    request_annotations=frozenset({POLICY}), lists=(_LISTS,),
     assignment_annotations=frozenset({PLANNED, REAL, NODE}),
-    mode=_memory_mode,
-)
+)  # fmt: skip

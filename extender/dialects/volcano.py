@@ -53,6 +53,7 @@ def _listed(entry: list[str]) -> ListedGpu:
 
 
 MODE = "volcano.sh/vgpu-mode"
+_LISTS = GpuLists("volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid")
 ALLOCATED, NODE = "volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-node"
 TO_ALLOCATE, ASSIGNED_AT = "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
 PHASE, BOUND_AT = "volcano.sh/bind-phase", "volcano.sh/bind-time"
@@ -85,12 +86,8 @@ def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
 
 
 DIALECT = Dialect(
-    "Volcano",
-    RESOURCE,
-    _requested_shares,
-    _claims,
+    "Volcano", RESOURCE, _requested_shares, _claims,
     giving=frozenset({RESOURCE, _RESOURCES.memory}),
-    request_annotations=frozenset({MODE}),
-    lists=(GpuLists("volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"),),
+    request_annotations=frozenset({MODE}), lists=(_LISTS,),
     assignment_annotations=frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}),
-)
+)  # fmt: skip

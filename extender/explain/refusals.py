@@ -11,7 +11,7 @@ import numpy as np
 from extender.cluster.other_resources import Lack
 from extender.cluster.state import State
 from extender.cluster.unoffered import rejections
-from extender.dialects.pod_request import agents_problem
+from extender.dialects.pod_request import agents_problems
 from extender.dra.node_search import NoDevices
 from extender.explain.answers import Need, NeedKind, Refusal
 from extender.explain.fixes import Finding
@@ -153,8 +153,8 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
         known = str(Word.ONLY_FRACTIONS(resource=spec.sharing_resource))
     elif reason is Reason.NO_ASSIGNER and state.binds:
         known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
-    elif reason is Reason.AGENTS_NOT_READY and there:
-        known = agents_problem(there, request.agents)
+    elif reason is Reason.AGENTS_NOT_READY and there and request.shares:
+        known = agents_problems(there, request.shares.resource)[request.agents]
     return known or ADVICE.get(reason, "")
 
 

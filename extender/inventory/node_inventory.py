@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from extender.dialects import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
-from extender.dialects.pod_request import AGENT_CONDITIONS, ready_agents
+from extender.dialects.pod_request import AGENT_CONDITIONS, agents_problems
 from extender.dialects.shared_gpus import (
     AMD_GPU,
     MIG_PREFIX,
@@ -137,6 +137,7 @@ def inventory_of(
         reason = Reason.LAYOUT_CHANGES
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
     peers = nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
+    problems_of_agents = agents_problems(node, shared.resource) if shared else {}
     spec = NodeSpec(
         node.name,
         milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
@@ -151,7 +152,7 @@ def inventory_of(
         shared.resource if shared else "",
         FOR_MACHINES if passes_through(node) else shared.mode if shared else "",
         is_spot(node, spot_marks),
-        agents=ready_agents(node, shared.resource) if shared else frozenset(),
+        agents=frozenset(name for name, lacks in problems_of_agents.items() if not lacks),
         no_nvlink=bool(peers.source and not peers.islands),
         plugin_keeps_islands=peers.plugin_keeps,
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
-from extender.dialects.dialect import ChosenGpus
+from extender.dialects.dialect import Chosen
 from extender.dialects.pod_request import claims_of, writers_on
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -42,7 +42,7 @@ def annotations_for(
             f"Stowage cannot determine each pod's GPU on a node that is shared by {spec.sharing_resource}"
         )
     taken = {gpu: fleet.usage[row].slices(gpu) for gpu in gpus}
-    assignment = assignment_of(ChosenGpus(pod, spec, shares, gpus, time.time(), taken))
+    assignment = assignment_of(Chosen(pod, spec, shares, gpus, time.time(), taken))
     bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(spec, request, claims_of(bound))
     if read_back.problem:

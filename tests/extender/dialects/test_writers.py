@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.dialect import ChosenGpus, Claims
+from extender.dialects.dialect import Chosen, Claims
 from extender.dialects.pod_request import claims_of, request_of, writers_on
 from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool, resolve_on
@@ -32,7 +32,7 @@ def assignment(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float = 
     shares = resolve_on(shape, request_of(pod)).shares
     assert writer.assignment
     assert shares
-    return writer.assignment(ChosenGpus(pod, shape, shares, chosen, now))
+    return writer.assignment(Chosen(pod, shape, shares, chosen, now))
 
 
 def written(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...]) -> tuple[Claims | None, ReconciledClaims]:

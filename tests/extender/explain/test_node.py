@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from extender.cluster.census import CensusTaker
 from extender.explain.node import NodeView, view_node
+from extender.explain.overview import node_lines
 from extender.k8s.objects import Upserted
 from extender.source.workloads import parse_pod
 from tests.extender.builders import GPU, H100, make_node, make_pod, make_state
@@ -28,6 +31,16 @@ def test_the_kinds_of_devices() -> None:
     sliced = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"}
     (replicas,) = seen(make_node("n", 8, labels=sliced)).pools
     assert (replicas.kind, replicas.total) == ("replicas", 8)
+
+
+def test_free_host_memory_is_what_pods_leave_in_mib() -> None:
+    node, pods = make_node("n", memory="100Gi"), [make_pod(f"p{n}", node_name="n") for n in range(3)]
+    assert seen(node, *pods).free_memory_mib == 97 << 10
+    state = make_state(node, *pods)
+    census = CensusTaker(state)
+    asyncio.run(census.take())
+    (line,) = node_lines(state, census, ["n"])
+    assert line.free_host_memory_mib == 97 << 10
 
 
 def test_where_the_devices_of_a_pod_are_known_from() -> None:

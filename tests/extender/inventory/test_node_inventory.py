@@ -11,6 +11,7 @@ from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
+from extender.untrusted.limits import GPU_MIB
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 
@@ -246,6 +247,22 @@ def test_invalid_labels_are_ignored(labels):
 )
 def test_clouds_name_the_gpu_where_feature_discovery_does_not_run(labels, model):
     assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.model == model
+
+
+@pytest.mark.parametrize(
+    ("label", "unit"),
+    [
+        ("nvidia.com/gpu.memory", 1 << 20),
+        ("karpenter.k8s.aws/instance-gpu-memory", 1),
+        ("eks.amazonaws.com/instance-gpu-memory", 1),
+        ("aliyun.accelerator/nvidia_mem", 1),
+    ],
+)
+def test_a_memory_that_no_gpu_has_is_unknown_and_not_small(label, unit):
+    for mib, known in ((GPU_MIB, GPU_MIB), (GPU_MIB + 1, 0)):
+        labels = {"nvidia.com/gpu.product": "NVIDIA-X1", label: str(mib * unit)}
+        found = inventory_of(node(labels, **{"nvidia.com/gpu": "4"}))
+        assert [gpu.memory_mib for gpu in found.spec.gpus] == [known] * 4
 
 
 def test_more_devices_than_gpus_without_a_sharing_label_are_replicas():

@@ -255,10 +255,13 @@ async def test_waiting_reviews_are_bounded(api: ApiServer, tmp_path: Path) -> No
         assert await status(http, "prometheus") == 200
 
 
-async def test_reviews_that_are_remembered_are_bounded(api: ApiServer, tmp_path: Path) -> None:
+async def test_reviews_that_are_remembered_are_bounded(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.server.debug_auth.REVIEWS_KEPT", 100)
     service = Service(Settings(debug_token_review=True), source_of(api, tmp_path), "1.2.3")
     assert service.debug_auth is not None
     async with client(service) as http:
-        for number in range(limits.REVIEWS_KEPT + 8):
+        for number in range(108):
             await status(http, f"token-{number}")
-    assert len(service.debug_auth._users) == limits.REVIEWS_KEPT
+    assert len(service.debug_auth._users) == 100

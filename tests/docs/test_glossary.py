@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from .collect import ROOT, pages
 
 _ROW = re.compile(r"^\| .+ \| (.+) \|$", re.MULTILINE)
@@ -40,28 +38,29 @@ def strings(file: Path) -> Iterator[str]:
             yield one.value
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_uses_the_words_of_the_glossary(page: Path) -> None:
-    assert FOUND.findall(prose(page)) == []
+def test_pages_use_the_words_of_the_glossary() -> None:
+    assert [(page, word) for page in pages() for word in FOUND.findall(prose(page))] == []
 
 
-@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_program_says_the_words_of_the_glossary(file: Path) -> None:
-    assert [text for text in strings(file) if " " in text and FOUND.search(text)] == []
+def test_programs_say_the_words_of_the_glossary() -> None:
+    said = ((file, text) for file in PROGRAMS for text in strings(file) if " " in text)
+    assert [(file, text) for file, text in said if FOUND.search(text)] == []
 
 
-@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_docstrings_and_comments_have_the_american_spelling(file: Path) -> None:
-    text = "\n".join(_PROSE.findall(_IN_CODE.sub("", file.read_text())))
-    assert BRITISH.findall(text) == []
+def test_docstrings_and_comments_have_the_american_spelling() -> None:
+    texts = ((file, "\n".join(_PROSE.findall(_IN_CODE.sub("", file.read_text())))) for file in PROGRAMS)
+    assert [(file, word) for file, text in texts for word in BRITISH.findall(text)] == []
 
 
-@pytest.mark.parametrize("file", WEB, ids=lambda file: file.name)
-def test_the_web_page_uses_the_words_of_the_glossary(file: Path) -> None:
+def shown(file: Path) -> list[str]:
+    """The texts of a file of the web page."""
     text = _COMMENT.sub("", file.read_text())
     texts = [_PLACE.sub("", "".join(found)) for found in _LITERAL.findall(text)]
-    shown = [one for one in texts if " " in one.strip()] if file.suffix == ".js" else [_PLACE.sub("", text)]
-    assert [one for one in shown if FOUND.search(one)] == []
+    return [one for one in texts if " " in one.strip()] if file.suffix == ".js" else [_PLACE.sub("", text)]
+
+
+def test_the_web_page_uses_the_words_of_the_glossary() -> None:
+    assert [(file.name, text) for file in WEB for text in shown(file) if FOUND.search(text)] == []
 
 
 def test_an_avoided_word_is_found(tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ import pytest
 from extender.data import CLUSTER
 from extender.untrusted.limits import CONNECTIONS, HEADERS
 from tests.certificates import Authority, Secret
-from tests.examples import examples, some
 from tests.extender.server.test_run import Process, Start, start
 
 __all__ = ["start"]  # a fixture
 
-WAVES, LEFT_MIB = examples(3, least=1), 20
+WAVES, LEFT_MIB = 3, 20
 SIZE = CONNECTIONS - 10
 GET = b"GET /healthz HTTP/1.1\r\nHost: s\r\n"
 LARGE = GET + b"X: " + b"x" * (HEADERS - 1000) + b"\r\n\r\n"
@@ -77,7 +76,8 @@ async def grows_by(process: Process, port: int, send: Callable[[], Awaitable[Non
     return grown
 
 
-@pytest.mark.parametrize("sort", some(SORTS, 1))
+@pytest.mark.nightly
+@pytest.mark.parametrize("sort", SORTS)
 async def test_the_memory_of_connections_is_given_back(start: Start, sort: str) -> None:
     process = start("--snapshot", str(CLUSTER))
     await asyncio.to_thread(process.wait_until_ready)

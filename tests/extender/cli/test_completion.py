@@ -12,6 +12,7 @@ import pytest
 
 from extender.cli import completion
 from extender.cli import main as cli
+from tests.examples import some
 
 CASES = [
     ("stowage e", {"explain"}),
@@ -54,14 +55,14 @@ def said(command: list[str], text: str, directory: Path) -> set[str]:
     return {line.partition("\t")[0] for line in done.stdout.splitlines()}
 
 
-@pytest.mark.parametrize(("line", "words"), CASES)
+@pytest.mark.parametrize(("line", "words"), some(CASES))
 def test_bash(line: str, words: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = BASH.format(script=script("bash", capsys), line=line, empty=" ''" * line.endswith(" "))
     assert said(["bash", "--norc", "-c"], text, tmp_path) == words
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
-@pytest.mark.parametrize(("line", "words"), CASES)
+@pytest.mark.parametrize(("line", "words"), some(CASES))
 def test_fish(line: str, words: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = f"{script('fish', capsys)}\ncomplete -C '{line}'"
     assert said(["fish", "--no-config", "-c"], text, tmp_path) == words

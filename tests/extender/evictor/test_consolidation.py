@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from extender.evictor.decision import fits_on
+from tests.examples import some
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.replica import Replica, Start, log, node, nominated, pod
@@ -240,7 +241,7 @@ async def test_nobody_moves_for_an_hour_after_a_small_job_had_to_wait(
     assert moved(api)[:2] == ["ml/a", "ml/b"]
 
 
-@pytest.mark.parametrize("writes", range(9))
+@pytest.mark.parametrize("writes", some(range(9)))
 async def test_a_crash_loses_no_more_than_the_moves_made(api: ApiServer, start: Start, writes: int) -> None:
     first = start()
     first.leader.lose_after = writes

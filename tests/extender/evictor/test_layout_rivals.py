@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import examples
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.mig_nodes import CHANGE, GPU, SMALL, MigManager, large, mig_node, small
@@ -84,7 +85,7 @@ async def test_invented_profiles_hide_no_pod_and_are_not_remembered(
 ) -> None:
     """No layout offers them, whatever real device such a pod requests beside them."""
     api.put(mig_node("n1"))
-    for number in range(256):
+    for number in range(examples(256, least=64)):
         invented = asking_for(f"a{number}", GPU, 1)
         invented["spec"]["priority"] = 1000
         names = {f"nvidia.com/mig-0g.1gb.x{number}x{kind}": "1" for kind in range(40)}
@@ -98,7 +99,7 @@ async def test_invented_profiles_hide_no_pod_and_are_not_remembered(
         left, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert left < 2 << 20
+    assert left < examples(2048, least=512) << 10
     api.put(large("p"))
     await rounds(replica, manager, 15)
     assert layouts(api) == {"n1": "all-disabled"}

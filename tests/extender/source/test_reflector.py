@@ -22,6 +22,7 @@ from extender.source.apiserver import KubeSource
 from extender.source.reflector import Backoff
 from extender.source.rest import Timeouts
 from extender.source.watched_kinds import WATCHED_KINDS
+from tests.examples import examples
 from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of
 from tests.extender.apistore import Store
 
@@ -368,7 +369,7 @@ def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
     """Before the first list, between list and watch, during the watch: the list begins after the call."""
     source, mirror = follow()
     pods = source._reflectors["Pod"]
-    for number in range(100):
+    for number in range(examples(100, least=20)):
         with api.changed:
             api.pods.put(pod(f"p{number}"))  # no watch delivers it
         call = pods.relist()

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from extender.data import CLUSTER
 from extender.untrusted.limits import YAML_DEPTH, YAML_NODES
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
+from tests.examples import examples
 
 ALIASES = (
     "a0: &a0 ["
@@ -81,7 +82,8 @@ def test_aliases_and_merge_keys(text: str, value: object) -> None:
     assert yaml_documents(text, nodes=YAML_NODES) == [value]
 
 
-@given(st.integers(0, 12), st.integers(1, 4))
+@settings(max_examples=examples(100))
+@given(st.integers(0, 6), st.integers(1, 4))
 def test_an_alias_costs_as_much_as_what_it_stands_for(levels: int, width: int) -> None:
     lines = ["- &a0 [x]"] + [f"- &a{n + 1} [{', '.join([f'*a{n}'] * width)}]" for n in range(levels)]
     sizes = [2]

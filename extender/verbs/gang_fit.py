@@ -57,15 +57,11 @@ _KINDS = 4
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
     """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere. Only
     for members with GPUs: ``filter`` refuses no node to the others."""
-    if not evaluation.request.wants_gpu or state.gangs.gang_of(evaluation.pod) is None:
-        return evaluation
-    fits = evaluation.codes == Reason.FITS
-    if not fits.any():
-        return evaluation
-    if gang_may_fit(state, evaluation.pod, evaluation.request):
+    pod, request = evaluation.pod, evaluation.request
+    if not request.wants_gpu or not evaluation.fitting or gang_may_fit(state, pod, request):
         return evaluation
     codes = evaluation.codes.copy()
-    codes[fits] = Reason.GANG_DOES_NOT_FIT
+    codes[codes == Reason.FITS] = Reason.GANG_DOES_NOT_FIT
     return replace(evaluation, codes=codes)
 
 
@@ -83,9 +79,8 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
     own = "" if is_like_others else pod.key
     kind = request, pod.spec.node_selector, pod.scheduling_constraints
-    needs_all = (
-        len(state.gangs.members(gang.key)) == gang.to_place
-    )  # so it does not matter which of them asks
+    # If all members must be placed, it does not matter which of them asks.
+    needs_all = len(state.gangs.members(gang.key)) == gang.to_place
     asked = gang.key, own, None if needs_all else kind, int(now) // 10
     if state.gang_answers[0] != (version := state.room_version):
         state.gang_answers = version, {}
@@ -106,7 +101,8 @@ def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
         return f"waits until Stowage sees {awaited}, which declares how many pods start together"
     if problem := state.gangs.never_tried(pod):
         return problem
-    if (gang := _starting_gang(state, pod)) is None:
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    if gang is None or gang.to_place < 2 or state.gangs.running(gang.key) >= gang.to_place:
         return ""
     if leader := _last_places_for(state, gang, pod):
         return f"waits for {leader.key}, without which its job is useless"
@@ -132,12 +128,6 @@ def _last_places_for(state: State, gang: Gang, pod: Pod) -> Pod | None:
     start = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=pod.key)
     leaders = [member for member in (*start.free, *start.gated) if member.key in gang.indispensable]
     return leaders[0] if leaders and start.missing <= len(leaders) else None
-
-
-def _starting_gang(state: State, pod: Pod) -> Gang | None:
-    """The pod's gang if its members must start together, and not enough of them run."""
-    gang = state.gangs.gang_of(pod) if state.gang_check else None
-    return gang if gang and state.gangs.running(gang.key) < gang.to_place > 1 else None
 
 
 def _may_compete(state: State, start: Start, rows: Flags) -> bool:
@@ -334,18 +324,10 @@ def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]
     possible = (
         other for other in bound if (other.is_about_to_go(now) if other.deleting else other.priority < below)
     )
-    holding = ((other, held) for other in possible if (held := _held(state, other, usable)))
-    while some := list(islice(holding, GANG_VICTIMS)):
-        for (other, held), may_leave in zip(
-            some, rules.may_ever_leave([holder for holder, _ in some]), strict=True
-        ):
+    while some := list(islice(possible, GANG_VICTIMS)):
+        for other, may_leave in zip(some, rules.may_ever_leave(some), strict=True):
             if other.deleting or may_leave:
-                yield from held
-
-
-def _held(state: State, pod: Pod, usable: npt.NDArray[np.bool_]) -> list[Allocation]:
-    """The pod's allocations on usable rows."""
-    return [allocation for allocation in state.pods.allocations_of(pod) if usable[allocation.row]]
+                yield from (held for held in state.pods.allocations_of(other) if usable[held.row])
 
 
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)

@@ -57,7 +57,9 @@ class Preemption(PreemptResult):
 def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Preemption:
     """The ``most`` best candidates with their victims. ``now`` in Unix seconds."""
     request = state.request_or_none(args.pod)
-    if request is None or _is_gone(state, args.pod):
+    known = state.pods.by_uid(args.pod.uid)
+    # Kueue may have stopped the pod's job since kube-scheduler began its attempt.
+    if request is None or args.pod.deleting or (known is not None and known.deleting):
         return Preemption()
     proposed = {
         node: victims
@@ -69,25 +71,21 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
     if not gang_may_fit(state, args.pod, request):
         return Preemption(empty=Reason.GANG_DOES_NOT_FIT.text)
     by_claims = _by_claims(state, args.pod, request, list(proposed))
-    required = {
-        node: [pod.uid for pod in required_victims(state, args.pod, node, victims)]
-        for node, victims in proposed.items()
-    }
+    required, by_uid = dict[str, list[str]](), dict[str, list[str]]()
+    for node, victims in proposed.items():
+        by_uid[node] = [pod.uid for pod in victims]
+        required[node] = [pod.uid for pod in required_victims(state, args.pod, node, victims)]
     nodes = [node for node in proposed if node not in by_claims]
-    plans = plan_evictions(
-        state,
-        args.pod,
-        nodes,
-        now,
-        required=required,
-        proposed={node: {pod.uid for pod in victims} for node, victims in proposed.items()},
-    )
+    plans = plan_evictions(state, args.pod, nodes, now, required=required, proposed=by_uid)
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler retries the pod when those pods have ended
     others = _left_to_others(state, args.pod, request, proposed)
     if not chosen:
-        return Preemption(others | {node: _ordered(args, node, proposed[node]) for node in by_claims})
+        violations = {node: args.candidates[node].pdb_violations for node in by_claims}
+        return Preemption(
+            others | {node: ProposedVictims(by_uid[node], violations[node]) for node in by_claims}
+        )
     # A reply needs a victim. Deleting pods that are already terminating has no effect.
     candidates = {
         plan.node: ProposedVictims([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
@@ -105,27 +103,13 @@ def in_words(state: State, answer: Preemption, proposed: int, now: float) -> str
     return f"{len(answer.candidates)} of {proposed} candidates: {chosen}"
 
 
-def _is_gone(state: State, pod: Pod) -> bool:
-    """Whether the watch has shown the pod's deletion: Kueue may have stopped its job since kube-scheduler
-    began its attempt."""
-    known = state.pods.by_uid(pod.uid)
-    return pod.deleting or (known is not None and known.deleting)
-
-
 def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:
     """The proposed victims if kube-scheduler may have chosen them because of filters that Stowage does not
     implement: affinity between pods, topology spread, host ports, volumes, claims, resources that Stowage
     does not place, the number of pods on the node. Otherwise none: only GPUs, CPU and memory matter."""
-    return (
-        proposed
-        if (
-            has_unknown_filters(pod)
-            or any(victim.has_other_constraints for victim in proposed)
-            or pod.spec.claims
-            or not takes_another_pod(state, node)
-        )
-        else ()
-    )
+    if has_unknown_filters(pod) or pod.spec.claims or not takes_another_pod(state, node):
+        return proposed
+    return proposed if any(victim.has_other_constraints for victim in proposed) else ()
 
 
 def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -> set[str]:
@@ -149,10 +133,6 @@ def _left_to_others(
         return {}
     fits = evaluate(state, pod, request, names).codes == Reason.FITS
     return {node: ProposedVictims([]) for node in names.where(fits)}
-
-
-def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> ProposedVictims:
-    return ProposedVictims([pod.uid for pod in victims], args.candidates[node].pdb_violations)
 
 
 def _victims(state: State, node: str, candidate: ProposedVictims) -> list[Pod] | None:
@@ -188,18 +168,14 @@ def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str]
     nodes = dict.fromkeys(other.node_name for other in leaving if other.is_about_to_go(now))
     chosen = [node for node in nodes if node not in besides][:MOST_NODES]
     evicts_nobody = replace(pod, never_preempts=True)
-    plans = plan_evictions(state, evicts_nobody, chosen, now)
-    return bool(plans)
+    return bool(plan_evictions(state, evicts_nobody, chosen, now))
 
 
 def _has_just_come(state: State, pod: Pod, now: float) -> bool:
     """Whether the pod fits on a node where a pod has just ended."""
     rejection = state.node_filter(pod).rejection
-    ended = [
-        node
-        for node in state.pods.just_ended(now)
-        if node in state.nodes and not rejection(state.nodes[node])
-    ]
+    known = (node for node in state.pods.just_ended(now) if node in state.nodes)
+    ended = [node for node in known if not rejection(state.nodes[node])]
     names = NodeNames.of(ended[:MOST_NODES])
     return bool(ended) and bool(evaluate(state, pod, state.request_of(pod), names).certain.any())
 
@@ -225,11 +201,8 @@ class NamedVictims:
         """Remember preempt's answer for the pod of this UID: nodes and victims. ``now`` in seconds."""
         victims = [candidate.victims for candidate in candidates.values()]
         if victims:
-            self._named.put(
-                uid,
-                (victims, now),
-                sum(64 + len(victim_uid) for on_node in victims for victim_uid in on_node),
-            )
+            size = sum(64 + len(victim) for on_node in victims for victim in on_node)
+            self._named.put(uid, (victims, now), size)
         for victim in victims[0] if len(victims) == 1 else ():  # of several nodes kube-scheduler chooses one
             self._named_for.put(victim, (uid, now), 64 + len(victim) + len(uid))
 

@@ -103,22 +103,18 @@ def candidates(
     pods (``replacing``: UIDs), then oldest."""
     chosen = []
     for pod in waiting:
-        if reason := _why_not(book, pod, now):
-            skipped[reason] += 1
+        hold = book.holds.get(pod.uid)
+        if pod.gates:
+            skipped["gated"] += 1
+        elif hold is not None and not hold.partial:
+            skipped["nominated"] += 1
+        elif not book.has_settled(pod.uid, now):
+            skipped["settling"] += 1
+        elif not book.may_try(pod.uid, now):
+            skipped["backing_off"] += 1
         else:
             chosen.append(pod)
     return sorted(chosen, key=lambda pod: (-pod.priority, pod.uid not in replacing, pod.created, pod.key))
-
-
-def _why_not(book: Book, pod: Pod, now: float) -> str:
-    if pod.gates:
-        return "gated"
-    hold = book.holds.get(pod.uid)
-    if hold is not None and not hold.partial:
-        return "nominated"
-    if not book.has_settled(pod.uid, now):
-        return "settling"
-    return "" if book.may_try(pod.uid, now) else "backing_off"
 
 
 def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.mig_layouts import WHOLE, can_change, is_single, named_layouts, shows
-from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
+from extender.k8s.mig_change import ANNOTATION, MigChange, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
     ChangeableNode,
@@ -130,7 +130,7 @@ class LayoutChanges:
         self._seconds: dict[str, float] = {}  # seconds that each pod has waited, by UID
         self._looked, self._next = -_LOOK, -math.inf
         self._delays: dict[str, float] = {}  # of nodes whose write failed, or whose change is not ours
-        self._ours: dict[str, _Step] | None = None  # by node; None until this replica leads
+        self._ours, self._leads = dict[str, _Step](), False  # by node; whether this replica has led
         self._recommended: tuple[str, str] = "", ""
 
     async def round(self, waiting: Sequence[Pod]) -> None:
@@ -146,18 +146,17 @@ class LayoutChanges:
             self._looked = self._clock()
             await self._look(waiting)
 
-    def _see(self, marked: Sequence[tuple[Node, MigChange]]) -> dict[str, _Step]:
-        """Our changes. At first, all but failed ones are; then, those whose mark is removed are none."""
+    def _see(self, marked: Sequence[tuple[Node, MigChange]]) -> None:
+        """Update our changes: at first all but failed ones, then those whose mark has not been removed."""
         now, names = self._clock(), {node.name for node, _ in marked}
-        if self._ours is None:
-            steps = {node.name: _Step(change, now) for node, change in marked if change.step != "failed"}
+        if self._leads:
+            self._ours = {k: v for k, v in self._ours.items() if k in names or now < v.at + _SETTLE}
         else:
-            steps = {k: v for k, v in self._ours.items() if k in names or now < v.at + _SETTLE}
-        self._ours = steps
-        return steps
+            self._ours = {n.name: _Step(change, now) for n, change in marked if change.step != "failed"}
+        self._leads = True
 
     async def _go_on(self, node: Node, change: MigChange) -> None:
-        steps = self._ours or {}
+        steps = self._ours
         is_ours = node.name in steps and steps[node.name].change.since == change.since
         if change.step == "drain" and self._settings.mig_layouts != "on":
             return  # no pod moves for another Stowage's mark, which expires
@@ -204,7 +203,7 @@ class LayoutChanges:
             await self._begin(candidates, [pod for pod, _ in asked])
 
     def _may_begin(self) -> bool:
-        changes, now = [step.change for step in (self._ours or {}).values()], self._wall()
+        changes, now = [step.change for step in self._ours.values()], self._wall()
         longest = 3 * self._rule.seconds + _LONGEST_GRACE  # of all steps
         active = sum(change.is_active and now < change.since + longest for change in changes)
         failed = any(change.step == "failed" and change.lasts(now) for change in changes)
@@ -249,12 +248,12 @@ class LayoutChanges:
         """The node, if it may change now, with the layouts that leave enough devices for recurring demand."""
         if (candidate := open_candidate(self._state, node, self._wall())) is None:
             return None
-
-        def named(layout: NodeLayout) -> dict[str, int]:
-            return {f"{candidate.spec.model} {name}": count for name, count in layout.devices.items()}
-
-        enough = partial(self._peaks.leaves_enough, total, named(candidate.today))
-        others = tuple(layout for layout in candidate.others if enough(named(layout)))
+        today, *named = (
+            {f"{candidate.spec.model} {name}": count for name, count in layout.devices.items()}
+            for layout in (candidate.today, *candidate.others)
+        )
+        enough = (self._peaks.leaves_enough(total, today, devices) for devices in named)
+        others = tuple(compress(candidate.others, enough))
         return dataclasses.replace(candidate, others=others) if others else None
 
     async def _count_waits(
@@ -296,8 +295,7 @@ class LayoutChanges:
         now, first = self._wall(), best.pods[0]
         until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
         change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
-        if self._ours is not None:
-            self._ours[best.name] = _Step(change, self._clock())
+        self._ours[best.name] = _Step(change, self._clock())
         if await self._actions.write_layout(best.candidate.node, change):
             self._actions.metrics.layouts.labels("begun").inc()
             _log.info("%s", would_change(best))

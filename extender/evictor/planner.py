@@ -64,21 +64,19 @@ def to_check(state: State, book: Book, replacing: Collection[str], waiting: Iter
     """The replacements for which this round searches free room, the most urgent first. If there are too many,
     those checked longest ago."""
     room = MOST_HELD - sum(hold.was_free for hold in book.holds.values())
-    pods = [pod for pod in waiting if pod.uid in replacing and _may_be_held_for(book, pod)]
+    pods = [
+        pod
+        for pod in waiting
+        if pod.uid in replacing
+        and pod.unscheduled == UNSCHEDULABLE
+        and not (pod.nominated_node or pod.uid in book.holds)
+        and book.attempts.get(pod.uid, 0) < ATTEMPTS
+    ]
     pods.sort(key=lambda pod: (book.checked.get(pod.uid, 0), -pod.priority, pod.created, pod.key))
     chosen = pods[: max(0, min(room, _CHECKED))]
     latest = max(book.checked.values(), default=0)
     book.checked.update((pod.uid, latest + 1) for pod in chosen)
     return sorted(chosen, key=lambda pod: (-pod.priority, pod.created, pod.key))
-
-
-def _may_be_held_for(book: Book, pod: Pod) -> bool:
-    return (
-        pod.unscheduled == UNSCHEDULABLE
-        and not pod.nominated_node
-        and pod.uid not in book.holds
-        and book.attempts.get(pod.uid, 0) < ATTEMPTS
-    )
 
 
 def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:

@@ -123,7 +123,8 @@ def trial_of(
     moving: list[tuple[Pod, Request, Allocation]] = []
     for pod in state.pods.values():
         held, request = state.allocations.allocation_of(pod.key), state.request_or_none(pod)
-        if held is None or not (real_moves or _has_gpu(pod, request, held)):
+        has_gpus = pod.spec.claims or (request.wants_gpu if request else held and held.has_gpus)
+        if held is None or not (real_moves or has_gpus):
             continue
         why: str | None = Stays.CLOSED_NODE
         if trial.open[held.row]:
@@ -158,12 +159,6 @@ def _set_apart(trial: Trial, state: State) -> None:
             trial.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
         if hidden and hidden.claims and trial.open[row]:
             trial.only_for_claims[row] = hidden
-
-
-def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
-    if pod.spec.claims:
-        return True
-    return request.wants_gpu if request else held.has_gpus
 
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -147,13 +146,6 @@ def would_make_room(room: RoomByMoves, *, named: bool = True) -> str:
     return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"
 
 
-class _Places(NamedTuple):
-    """Names of nodes where a pod may run. ``rows`` is kept so that its id is not reused."""
-
-    rows: Flags
-    names: NodeNames
-
-
 class Movers:
     """Running pods that may move for one pod at one moment (``now`` in Unix seconds), and where they and the
     pending pods fit. ``pod``: None for headroom. ``rule``: None to ask only whether they could move.
@@ -165,8 +157,8 @@ class Movers:
         self._state, self._pod, self._now, self._rule, self._closed = state, pod, now, rule, closed
         self._rules: dict[int, EvictionRules] = {}
         self._permitted = PermittedRows(state)
-        self._places: dict[Hashable, _Places] = {}
-        self._asked: dict[str, tuple[Pod, Request, Callable[[], _Places], list[int]]] = {}
+        self._names: dict[Hashable, NodeNames] = {}
+        self._asked: dict[str, tuple[Pod, Request, Callable[[], NodeNames], list[int]]] = {}
 
     @cached_property
     def _others(self) -> OtherResources:
@@ -205,17 +197,15 @@ class Movers:
 
     def _with_gang(self, pod: Pod) -> dict[str, Movable | None]:
         """The pod, or all bound members of its gang, by key; each None unless all may move."""
-        gang = self._state.gangs.gang_of(pod)
-        members = [pod]
+        gang, members = self._state.gangs.gang_of(pod), [pod]
         if gang is not None:
             members = [member for member in self._state.gangs.members(gang.key) if member.node_name]
-            if not self._rules_for(members).may_leave_whole(members):
-                return dict.fromkeys((member.key for member in members), None)
-        movable = [self._movable(member, gang.key if gang else "") for member in members]
-        together = all(movable) and not any(self._state.budgets.violations(members))
-        return {
-            member.key: found if together else None for member, found in zip(members, movable, strict=True)
-        }
+        movable: dict[str, Movable | None] = dict.fromkeys(member.key for member in members)
+        if gang is None or self._rules_for(members).may_leave_whole(members):
+            found = {member.key: self._movable(member, gang.key if gang else "") for member in members}
+            if all(found.values()) and not any(self._state.budgets.violations(members)):
+                movable |= found
+        return movable
 
     def _movable(self, pod: Pod, gang: str) -> Movable | None:
         state, queue = self._state, self._state.rights.queue_of(pod)
@@ -237,25 +227,25 @@ class Movers:
             return None
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
         new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name
-        self._asked[pod.key] = new, request, partial(self._places_of, pod, held.row, request), [held.row]
+        self._asked[pod.key] = new, request, partial(self._names_for, pod, held.row, request), [held.row]
         return Movable(pod.key, request, held, lost_by_move(state, pod, held, self._now), gang, kind)
 
-    def _places_of(self, pod: Pod, row: int, request: Request) -> _Places:
+    def _names_for(self, pod: Pod, row: int, request: Request) -> NodeNames:
         """Nodes where a running pod may run: its rules allow it, and its device is no weaker."""
         rows, has = self._permitted.rows_that_accept(pod), device_on(self._state.fleet, row, request)
         kind = id(rows), request, has
-        if kind not in self._places:
+        if kind not in self._names:
             allowed = rows if has is None else rows & ~weaker_rows(self._state.fleet, request, has)
-            self._places[kind] = _Places(rows, NodeNames.of(_names(self._state, allowed)))
-        return self._places[kind]
+            self._names[kind] = NodeNames.of(_names(self._state, allowed))
+        return self._names[kind]
 
     def waiting(self, pod: Pod, request: Request, nodes: Sequence[str], sources: Iterable[str]) -> Waiting:
         """A pending pod for one of the ``nodes``; room may be made on the ``sources``."""
         rows: Flags = np.zeros(self._state.fleet.arrays.capacity, np.bool_)
         leaving = [self._state.fleet.rows[name] for name in sources]
         rows[leaving] = True
-        places = _Places(rows, NodeNames.of(nodes))
-        self._asked[pod.key] = pod, request, lambda: places, leaving
+        names = NodeNames.of(nodes)
+        self._asked[pod.key] = pod, request, lambda: names, leaving
         return Waiting(pod.key, request, rows)
 
     def permitted(
@@ -281,9 +271,9 @@ class Movers:
 
     def costs(self, key: str) -> Floats:
         """Costs as in ``packing.plan.room_by_moves.Costs``, by the code of ``filter`` and ``prioritize``."""
-        state, (pod, request, places, leaving) = self._state, self._asked[key]
+        state, (pod, request, names, leaving) = self._state, self._asked[key]
         found: Floats = np.full(state.fleet.arrays.capacity, np.inf, np.float32)
-        evaluation = evaluate(state, pod, request, places().names)
+        evaluation = evaluate(state, pod, request, names())
         fits = np.flatnonzero(evaluation.certain)
         if not fits.size or evaluation.forecasts:
             return found  # the devices that a claim would be allocated are unknown

@@ -324,10 +324,12 @@ def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]
     possible = (
         other for other in bound if (other.is_about_to_go(now) if other.deleting else other.priority < below)
     )
-    while some := list(islice(possible, GANG_VICTIMS)):
+    held_by = state.pods.allocations_of
+    holding = (other for other in possible if any(usable[held.row] for held in held_by(other)))
+    while some := list(islice(holding, GANG_VICTIMS)):
         for other, may_leave in zip(some, rules.may_ever_leave(some), strict=True):
             if other.deleting or may_leave:
-                yield from (held for held in state.pods.allocations_of(other) if usable[held.row])
+                yield from (held for held in held_by(other) if usable[held.row])
 
 
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)

@@ -71,21 +71,21 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
     if not gang_may_fit(state, args.pod, request):
         return Preemption(empty=Reason.GANG_DOES_NOT_FIT.text)
     by_claims = _by_claims(state, args.pod, request, list(proposed))
-    required, by_uid = dict[str, list[str]](), dict[str, list[str]]()
+    uids, required = dict[str, dict[str, None]](), dict[str, list[str]]()
     for node, victims in proposed.items():
-        by_uid[node] = [pod.uid for pod in victims]
+        uids[node] = dict.fromkeys(pod.uid for pod in victims)
         required[node] = [pod.uid for pod in required_victims(state, args.pod, node, victims)]
     nodes = [node for node in proposed if node not in by_claims]
-    plans = plan_evictions(state, args.pod, nodes, now, required=required, proposed=by_uid)
+    plans = plan_evictions(state, args.pod, nodes, now, required=required, proposed=uids)
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler retries the pod when those pods have ended
     others = _left_to_others(state, args.pod, request, proposed)
     if not chosen:
-        violations = {node: args.candidates[node].pdb_violations for node in by_claims}
-        return Preemption(
-            others | {node: ProposedVictims(by_uid[node], violations[node]) for node in by_claims}
-        )
+        as_proposed = {
+            node: ProposedVictims([*uids[node]], args.candidates[node].pdb_violations) for node in by_claims
+        }
+        return Preemption(others | as_proposed)
     # A reply needs a victim. Deleting pods that are already terminating has no effect.
     candidates = {
         plan.node: ProposedVictims([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)

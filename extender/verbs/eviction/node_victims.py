@@ -82,20 +82,16 @@ class VictimChooser:
         """The cheapest set with the pods of these UIDs; None if there is none, or a required pod is neither a
         candidate nor terminating. If gangs have indispensable members, a set without these is searched first,
         and a set with the whole gangs only if there is none."""
-        leaders, found = self._leaders(candidates), None
-        if leaders:
+        pods, found = candidates.pods.work.standings.pods, None
+        leads = {
+            i: gang for i, gang in self._gangs_of(candidates).items() if pods[i].key in gang.indispensable
+        }
+        if leaders := {i: gang.key for i, gang in leads.items() if self._spare(gang) > 0}:
             may_leave = candidates.may_leave.copy()
             may_leave[list(leaders)] = False
             without = replace(candidates, may_leave=may_leave)
             found = self._cheapest(without, required, search, frozenset(leaders.values()))
         return found or self._cheapest(candidates, required, search, frozenset())
-
-    def _leaders(self, candidates: NodeCandidates) -> dict[int, str]:
-        """The columns of indispensable members of gangs with spare ones, and the keys of these gangs."""
-        gangs = self._gangs_of(candidates)
-        pods = candidates.pods.work.standings.pods
-        leaders = {i: gang for i, gang in gangs.items() if pods[i].key in gang.indispensable}
-        return {i: gang.key for i, gang in leaders.items() if self._spare(gang) > 0}
 
     def _gangs_of(self, candidates: NodeCandidates) -> dict[int, Gang]:
         """The gangs of candidates by column."""
@@ -113,15 +109,12 @@ class VictimChooser:
         pods, late = candidates.pods, self._late(candidates)
         costs = self._costs_alone(candidates, late)
         gang_of, gangs = self._node_gangs(candidates, costs, staying)
-        victims = Victims(
-            costs,
-            gang_of,
-            ~candidates.may_leave,
-            [gang.cost for gang in gangs],
-            wanted,
-            self._proposed_on(candidates),
-            self._recount(candidates, gangs, late),
-        )
+        uids = self._proposed.get(candidates.node, ())
+        may_leave = candidates.may_leave.nonzero()[0].tolist() if uids else ()
+        proposed = [i for i in may_leave if pods.running[i].pod.uid in uids]
+        recount = self._recount(candidates, gangs, late)
+        gang_costs = [gang.cost for gang in gangs]
+        victims = Victims(costs, gang_of, ~candidates.may_leave, gang_costs, wanted, proposed, recount)
         if (found := search(victims)) is None:
             return None
         chosen = tuple(pods.running[victim] for victim in found.victims)
@@ -154,13 +147,6 @@ class VictimChooser:
 
     def _violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
         return self._state.budgets.violations(pods, self._selecting)
-
-    def _proposed_on(self, candidates: NodeCandidates) -> list[int]:
-        """The columns of the proposed pods that may be evicted."""
-        if not (proposed := self._proposed.get(candidates.node)):
-            return []
-        may_leave = candidates.may_leave.nonzero()[0].tolist()
-        return [i for i in may_leave if candidates.pods.running[i].pod.uid in proposed]
 
     def _recount(self, candidates: NodeCandidates, gangs: Sequence[_NodeGang], late: Flags) -> Recount | None:
         """Counts the budgets that a set violates; None if no set violates any."""

@@ -113,9 +113,8 @@ def plan_evictions(
     candidates = dict(zip(names, candidates_on(state, rules, names, only), strict=True))
     chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)
     claims = _FreedClaims(state, pod) if any(node.by_claims for node in promising) else None
-    asked = request, required, candidates
     most = MOST_TRIALS_OF_A_PLAN if trials is None else trials
-    planner = _Planner(state, rules, *asked, chooser, claims, most)
+    planner = _Planner(state, rules, request, required, candidates, chooser, claims, most)
     return sorted(planner.plans(promising), key=EvictionPlan.order)
 
 
@@ -188,13 +187,9 @@ class _Planner:
         """Victims on a node where only an evaluation shows whether the pod fits: for claims, or if a
         nominated pod uses other GPUs without the victims."""
         candidates, required, claims = self._candidates[node], self._required.get(node, ()), self._claims
-        users = candidates.may_leave & np.array(
-            [
-                claims is not None and (claims.used_by(bound.pod) or bound.pod.uid in required)
-                for bound in candidates.pods.running
-            ],
-            np.bool_,
-        )
+        running = [bound.pod for bound in candidates.pods.running]
+        uses = [claims is not None and (claims.used_by(pod) or pod.uid in required) for pod in running]
+        users = candidates.may_leave & np.array(uses, np.bool_)
         for may_leave in (users, candidates.may_leave):  # mostly the claims are sufficient
             if not may_leave.any():
                 continue
@@ -233,7 +228,8 @@ class _Planner:
             return evaluate(state, self._rules.preemptor, self._request, names, simulator=simulator)
 
     def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
-        """The valid plans, with the cost of the placement, and the invalid choices."""
+        """The valid plans, with the cost of the placement, and the choices that do not make the pod fit. A
+        plan is invalid if the node cannot run one more pod, or a queue would lose too many at once."""
         plans, failed = [], []
         if not found:
             return [], []
@@ -242,7 +238,11 @@ class _Planner:
         for victims, fits, room in zip(found, evaluation.certain, self._room(evaluation), strict=True):
             if not fits:
                 failed.append(victims)
-            elif victims.pods and self._within_limits(victims):
+            elif (
+                victims.pods
+                and takes_another_pod(self._state, victims.node, leaving=len(victims.pods))
+                and not self._rules.exceeds_hourly_bound([*victims.pods, *victims.elsewhere])
+            ):
                 plans.append(_plan(victims, room))
         return plans, failed
 
@@ -252,12 +252,6 @@ class _Planner:
         policy, fleet, rows = self._state.policy, self._state.fleet, evaluation.rows.tolist()
         devices = (policy.terms(fleet, self._request, row).get("device", 0.0) for row in rows)
         return [cost - device for cost, device in zip(evaluation.cost.tolist(), devices, strict=True)]
-
-    def _within_limits(self, found: NodeVictims) -> bool:
-        """Whether the node can run one more pod afterward, and no queue loses too many at once."""
-        if not takes_another_pod(self._state, found.node, leaving=len(found.pods)):
-            return False
-        return not self._rules.exceeds_hourly_bound([*found.pods, *found.elsewhere])
 
     @contextmanager
     def _evicted(self, evicted: Sequence[Bound], rows: Sequence[int]) -> Iterator[None]:
@@ -283,10 +277,8 @@ class _FreedClaims:
         self._budget = SearchBudget(2 * state.simulator.at_once)
         self._by_user: defaultdict[str, list[str]] = defaultdict(list)
         generated = dict(pod.claims)
-        own = {
-            f"{pod.namespace}/{reference.claim or generated.get(reference.name, '')}"
-            for reference in pod.spec.claims
-        }
+        names = (reference.claim or generated.get(reference.name, "") for reference in pod.spec.claims)
+        own = {f"{pod.namespace}/{name}" for name in names}
         for claim in state.devices.claims.values():
             if not claim.allocation or claim.problem or claim.reserved_for_others or claim.key in own:
                 continue

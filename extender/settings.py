@@ -182,6 +182,10 @@ def _seconds(default: float, least: int, most: float, what: str) -> Any:  # noqa
     return Field(default, ge=least, le=most, description=text)
 
 
+def _path(what: str) -> Any:  # noqa: ANN401
+    return Field(None, min_length=1, description=f"the path of a {what}")
+
+
 def _flag(default: bool, what: str) -> Any:  # noqa: ANN401
     return Field(default, description=f"true or false: {what}")
 
@@ -354,10 +358,8 @@ class Settings(BaseModel):
         pattern=r"^v?\d+\.\d+(\.\S*)?$",
         description='a version in quotes such as "1.36", or null to ask the API server',
     )
-    debug_token_file: str | None = Field(
-        default=None,
-        min_length=1,
-        description="the path of a file with a token, or null: requests with it may read /debug and /metrics",
+    debug_token_file: str | None = _path(
+        "file with a token, or null: requests with it may read /debug and /metrics"
     )
     debug_token_review: bool = _flag(
         False,
@@ -371,11 +373,7 @@ class Settings(BaseModel):
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are stored")
-    history_path: str | None = Field(
-        default=None,
-        min_length=1,
-        description="the path of a directory for past decisions and samples, or null",
-    )
+    history_path: str | None = _path("directory for past decisions and samples, or null")
     history_mib: int = _whole(128, 1, 1_000_000, "the size of all files in history_path in MiB")
     tracing: bool = _flag(False, "whether each call of a verb is traced as an OpenTelemetry span")
     drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")

@@ -12,7 +12,7 @@ from extender.cluster.other_resources import Lack
 from extender.cluster.state import State
 from extender.cluster.unoffered import rejections
 from extender.dialects.pod_request import agents_problems
-from extender.dra.node_search import NoDevices
+from extender.dra.forecast import NoDevices
 from extender.explain.answers import Need, NeedKind, Refusal
 from extender.explain.fixes import Finding
 from extender.explain.needs import missing_needs, need_of

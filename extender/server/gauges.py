@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -24,33 +24,26 @@ if TYPE_CHECKING:  # they load kernels
     from extender.cluster.census import Census
     from extender.cluster.state import State
     from extender.explain.inspector import Inspector
-    from packing.fleet.stranded import Fragmentation
 
 Values: TypeAlias = float | Mapping[Any, float]
 """Values of a metric: one, or one per value of its label, or one per tuple of values of its labels."""
-_ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
-    "gpus_on_offer": ("GPUs of nodes that accept pods.", lambda model: model.gpus),
-    "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda model: model.free),
-    "gpus_whole": ("Free GPUs on offer that can be allocated whole.", lambda model: model.whole),
-    "nodes_on_offer": ("Nodes with GPUs that accept pods.", lambda model: model.nodes),
-    "nodes_whole": (
-        "Nodes that accept pods and whose GPUs are all entirely free.",
-        lambda model: model.whole_nodes,
-    ),
-    "largest_request_gpus": ("The most whole GPUs for one pod.", lambda model: model.largest_request),
-    "largest_island_gpus": ("The most of them that are NVLink peers.", lambda model: model.largest_island),
-    "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda model: model.largest_node),
-    "stranded_gpu_memory_bytes": (
-        "Free memory of shared GPUs that have no compute left.",
-        lambda model: model.stranded_memory_mib * (1 << 20),
-    ),
+_ON_OFFER = {
+    "gpus_on_offer": ("gpus", "GPUs of nodes that accept pods."),
+    "gpus_free": ("free", "Free compute of GPUs on offer, in GPUs."),
+    "gpus_whole": ("whole", "Free GPUs on offer that can be allocated whole."),
+    "nodes_on_offer": ("nodes", "Nodes with GPUs that accept pods."),
+    "nodes_whole": ("whole_nodes", "Nodes that accept pods and whose GPUs are all entirely free."),
+    "largest_request_gpus": ("largest_request", "The most whole GPUs for one pod."),
+    "largest_island_gpus": ("largest_island", "The most of them that are NVLink peers."),
+    "largest_node_gpus": ("largest_node", "The most whole GPUs that an empty node has."),
 }
-"""By GPU model."""
-_LACKING: dict[str, Callable[[Fragmentation], float]] = {
-    "gpu_memory": lambda model: model.stranded_compute,
-    "cpu": lambda model: model.stranded_by_cpu,
-    "host_memory": lambda model: model.stranded_by_host_memory,
+"""By GPU model: fields of ``Fragmentation``, and texts."""
+_LACKING = {
+    "gpu_memory": "stranded_compute",
+    "cpu": "stranded_by_cpu",
+    "host_memory": "stranded_by_host_memory",
 }
+"""The same of GPUs that lack a resource."""
 
 
 def _family(
@@ -207,12 +200,15 @@ def _fleet(found: Census) -> Iterator[Metric]:
     yield gauge("gpus_not_offered", text, found.totals.not_offered)
     text = "Nodes whose number of GPUs is unknown."
     yield gauge("nodes_uncounted", text, found.totals.uncounted)
-    for name, (text, value_of) in _ON_OFFER.items():
-        yield gauge(name, text, {model: value_of(figures) for model, figures in models.items()}, "model")
+    for name, (field, text) in _ON_OFFER.items():
+        yield gauge(
+            name, text, {model: getattr(figures, field) for model, figures in models.items()}, "model"
+        )
+    text = "Free memory of shared GPUs that have no compute left."
+    memory = {model: figures.stranded_memory_mib * (1 << 20) for model, figures in models.items()}
+    yield gauge("stranded_gpu_memory_bytes", text, memory, "model")
     text = "Free compute of GPUs on offer, in GPUs, that lacks another resource."
-    stranded = {
-        (m, lack): amount(figures) for m, figures in models.items() for lack, amount in _LACKING.items()
-    }
+    stranded = {(m, lack): getattr(models[m], field) for m in models for lack, field in _LACKING.items()}
     yield gauge("stranded_gpus", text, stranded, "model", "lack")
     text = "Nodes with GPUs that accept no pods at present, by reason."
     yield gauge("closed_nodes", text, found.closed_nodes, "reason")

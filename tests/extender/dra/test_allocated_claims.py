@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.dra.device_cache import DeviceCache
-from extender.dra.forecast import AllocationSimulator, Forecast
-from extender.dra.node_search import NoDevices
+from extender.dra.forecast import AllocationSimulator, Forecast, NoDevices
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.nvidia import cluster
 from tests.extender.dra.records import parse_claim

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.forecast import AllocationSimulator, Forecast
-from extender.dra.node_search import POOL_INCOMPLETE
+from extender.dra.forecast import POOL_INCOMPLETE, AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import counter_set, device_cache, dynamic, forecast_for, gpu, hold, names, spec

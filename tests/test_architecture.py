@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import sys
@@ -69,6 +70,23 @@ def test_where_to_change_what_names_at_most_four_files_that_exist() -> None:
             assert (ROOT / path).is_file(), what
             assert name in (ROOT / path).read_text(), what
         assert len({path for path, _ in CHANGE.findall(change)}) <= 4, what
+
+
+def imported(module: str) -> set[str]:
+    """The modules of ours that a module imports with itself."""
+    body = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text()).body
+    nodes = [node for node in body if isinstance(node, ast.ImportFrom) and node.module]
+    names = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+    names |= {str(node.module) for node in nodes}
+    return {name for name in names if (ROOT / f"{name.replace('.', '/')}.py").is_file()}
+
+
+def test_filter_and_prioritize_reach_no_more_modules_than_they_need() -> None:
+    reached, unread = set[str](), {"extender.verbs.filter", "extender.verbs.prioritize"}
+    while unread:
+        reached |= unread
+        unread = set().union(*map(imported, unread)) - reached
+    assert 100 < len(reached) <= 120
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TypeAlias, get_args
 from extender.dra.allocator import MAX_DEVICES_PER_CLAIM
 from extender.dra.cel.program import Unsupported
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.objects import Pod, PodSpec
+from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.quantity import whole
 from extender.k8s.resource_claims import DeviceClaim, DeviceRequest, DeviceSubRequest, ResourceClaim
 from extender.k8s.resource_slices import DeviceTaintRuleKind, NodeScope
@@ -62,13 +62,18 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
 
 def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
     """The requests of claims that are not created yet and whose templates are known."""
-    made, found = dict(pod.claims), list[DeviceClaim]()
-    for entry in pod.spec.claims:
-        template = cache.templates.get(f"{pod.namespace}/{entry.template}")
-        devices = entry.devices or (template.devices if template else None)
-        if devices and not (entry.claim or made.get(entry.name)):
-            found.append(devices)
-    return found
+    made = dict(pod.claims)
+    entries = [entry for entry in pod.spec.claims if not (entry.claim or made.get(entry.name))]
+    return [devices for entry in entries if (devices := devices_asked(cache, pod, entry))]
+
+
+def devices_asked(cache: DeviceCache, pod: Pod, entry: PodClaim) -> DeviceClaim | None:
+    """The requests of one of the pod's claims; None if neither the claim nor its template is known."""
+    name = entry.claim or dict(pod.claims).get(entry.name, "")
+    if claim := cache.claims.get(f"{pod.namespace}/{name}"):
+        return claim.devices
+    template = cache.templates.get(f"{pod.namespace}/{entry.template}")
+    return entry.devices or (template.devices if template else None)
 
 
 def _check_usable(claim: ResourceClaim, pod: Pod) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from extender.cluster.state import State
 from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
-from extender.dra.pod_claims import to_be_made
+from extender.dra.pod_claims import devices_asked, to_be_made
 from extender.dra.pools import DevicePool
 from extender.explain.fixes import Finding, Fix, Rank, meant, nearest_name, no_such
 from extender.explain.words import Said, Word
@@ -47,10 +47,8 @@ def _claims(state: State, pod: Pod) -> Iterator[Finding]:
             said = Word.CLAIM_TO_COME(claim=quoted(entry.name), template=quoted(entry.template))
             yield Finding(said, more=Word.REPEAT(pod=shorten(pod.key, KEY)))
         elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
-            names = [
-                key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
-            ]
-            near = meant(nearest_name(entry.claim, names)) or _elsewhere(entry.claim, state.devices.claims)
+            claims = state.devices.claims
+            near = meant(nearest_name(entry.claim, _own(pod, claims))) or _elsewhere(entry.claim, claims)
             said = Word.NO_CLAIM(claim=quoted(entry.claim), namespace=pod.namespace, meant=near)
             yield Finding(said, Rank.NEVER, fixes=(Fix(Word.LIST_CLAIMS(namespace=pod.namespace)),))
 
@@ -59,12 +57,9 @@ def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
     """Classes and templates of claims that do not exist, and more memory or the like than any device has."""
     classes = state.devices.classes
     for entry in pod.spec.claims[:_NAMED]:
-        claim, key = quoted(entry.name), f"{pod.namespace}/{entry.template}"
-        known = state.devices.claims.get(f"{pod.namespace}/{entry.claim}")
-        template = state.devices.templates.get(key)
-        devices = known.devices if known else template.devices if template else entry.devices
+        claim, devices = quoted(entry.name), devices_asked(state.devices, pod, entry)
         if entry.template and devices is None and not pod.claims:
-            own = [k.rpartition("/")[2] for k in state.devices.templates if k.startswith(f"{pod.namespace}/")]
+            own = _own(pod, state.devices.templates)
             missing = no_such(Word.NO_TEMPLATE, entry.template, own, "resourceClaimTemplateName", claim=claim)
             yield from [missing] if missing.fixes else ()
         asked = [(sub, r) for r in (devices.requests if devices else ()) for sub in r.subrequests]
@@ -129,17 +124,22 @@ def _largest(devices: Sequence[Device], name: str) -> str:
 def _volumes(state: State, pod: Pod) -> Iterator[Finding]:
     """PersistentVolumeClaims that do not exist."""
     keys, space = state.admission.claim_keys(), pod.namespace
-    known = [key.partition("/")[2] for key in keys if key.startswith(f"{space}/")]
+    known = _own(pod, keys)
 
-    def named(name: str, near: str) -> Pod:
+    def corrected(name: str, near: str) -> Pod:
         return replace(pod, volume_claims=tuple(near if own == name else own for own in pod.volume_claims))
 
     for name in pod.volume_claims[:_NAMED]:
         if keys and name not in (*known, *pod.ephemeral_claims):
-            where, corrected = _elsewhere(name, keys), partial(named, name)
+            other, where = partial(corrected, name), _elsewhere(name, keys)
             yield no_such(
-                Word.NO_VOLUME_CLAIM, name, known, "claimName", corrected, otherwise=where, namespace=space
+                Word.NO_VOLUME_CLAIM, name, known, "claimName", other, otherwise=where, namespace=space
             )
+
+
+def _own(pod: Pod, keys: Iterable[str]) -> list[str]:
+    """Names of the objects in the namespace of the pod."""
+    return [key.partition("/")[2] for key in keys if key.startswith(f"{pod.namespace}/")]
 
 
 def _elsewhere(name: str, keys: Collection[str]) -> str:

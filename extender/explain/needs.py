@@ -10,7 +10,7 @@ from extender.cluster.state import State
 from extender.dialects import gpushare
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
-from extender.dra.pod_claims import class_resources
+from extender.dra.pod_claims import class_resources, devices_asked
 from extender.explain.answers import Need, NeedKind
 from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod
@@ -95,12 +95,9 @@ def uncounted_resources(pod: Pod) -> dict[str, str]:
 
 def _claims_asked(state: State, pod: Pod) -> dict[str, str]:
     """Requests of the pod's claims, as far as they are known: numbers, classes, and first selectors."""
-    made = dict(pod.claims)
     texts = []
     for entry in pod.spec.claims:
-        claim = state.devices.claims.get(f"{pod.namespace}/{entry.claim or made.get(entry.name, '')}")
-        template = state.devices.templates.get(f"{pod.namespace}/{entry.template}")
-        devices = claim.devices if claim else template.devices if template else entry.devices
+        devices = devices_asked(state.devices, pod, entry)
         requests = devices.requests[:_NAMED] if devices else ()
         asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
         texts.append(shorten(entry.name, KEY) + (f" ({asked})" if asked else ""))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.packing.backfilling import WAYS, Backfilling, Job, Way
 from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
@@ -70,22 +72,30 @@ class Template:
 
 
 class Arrival(NamedTuple):
+    """``limit``: the declared run time, infinite for none."""
+
     time: float
     duration: float
     template: Template
     owner: int | None = None
+    priority: int = 0
+    limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Figures of the arrivals that count. ``placed``: GPU-hours that ran, in percent of those requested;
-    ``lost``: dropped big jobs, in percent; ``wait``: mean wait of big jobs, in mean run times; ``gpu_wait``:
-    waits weighted by GPUs, in percent of all GPU-time."""
+    ``lost``: dropped big jobs, in percent; ``wait``: mean wait of big jobs, in mean run times, ``late`` its
+    95th percentile, ``small`` the mean of the others; ``gpu_wait``: waits weighted by GPUs, in percent of all
+    GPU-time; ``used``: GPU-hours until the last arrival, in percent of the nodes'."""
 
     placed: float
     lost: float
     wait: float
     gpu_wait: float
+    late: float = 0.0
+    small: float = 0.0
+    used: float = 0.0
 
 
 class World:
@@ -93,7 +103,7 @@ class World:
 
     def __init__(self, text: Mapping[str, Any], policy: str, load: float | None = None) -> None:
         longer = load / text["load"] if load else 1.0
-        self.life, self.warm = text["life"] * longer, text["warm"]
+        self.life, self.warm, self.gpus = text["life"] * longer, text["warm"], text["gpus"]
         self.state = state = _state(text["nodes"])
         rows = [state.fleet.rows[name] for name in sorted(state.fleet.rows)]
         order = np.concatenate([rows, np.setdiff1d(np.arange(state.fleet.arrays.capacity), rows)])
@@ -103,12 +113,18 @@ class World:
         permitted = PermittedRows(state)
         templates = [_template(entry, permitted) for entry in text["templates"]]
         self.arrivals = [
-            Arrival(t, duration * longer, templates[kind]) for t, duration, kind in text["arrivals"]
+            Arrival(t, duration * longer, templates[kind], *owner)
+            for t, duration, kind, *owner in text["arrivals"]
         ]
         self._seen = 0
         self.ends: LastEnds | None = None
         self.wrong = dict[int | None, float]()
         """By owner: ratio of the learned to the actual run time."""
+        self.backfilling: Backfilling | None = None
+
+    def reserve(self, way: Way) -> None:
+        """Reserve nodes for large jobs."""
+        self.backfilling = Backfilling(way, self.state.fleet, self.domains, self.life)
 
     def use(self, policy: Policy) -> None:
         """Place pods with this policy."""
@@ -127,6 +143,37 @@ class World:
             job._replace(duration=float(duration), owner=int(owner))
             for job, duration, owner in zip(self.arrivals, durations, kinds, strict=True)
         ]
+
+    def give_limits(self, seed: int, factors: tuple[float, float], declared: float = 1.0) -> None:
+        """This fraction of the jobs declares limits, so many times longer than their run times."""
+        rng = np.random.default_rng([seed, 98])
+        wrong = rng.uniform(*factors, len(self.arrivals))
+        wrong[rng.random(len(self.arrivals)) >= declared] = np.inf
+        self.arrivals = [
+            job._replace(limit=job.duration * factor)
+            for job, factor in zip(self.arrivals, wrong.tolist(), strict=True)
+        ]
+
+    def give_priorities(self, seed: int, urgent: float = 0.1) -> None:
+        """This fraction of the jobs has a higher priority."""
+        rng = np.random.default_rng([seed, 97])
+        higher = rng.random(len(self.arrivals)) < urgent
+        self.arrivals = [
+            job._replace(priority=int(high)) for job, high in zip(self.arrivals, higher, strict=True)
+        ]
+
+    def job(self, number: int) -> Job:
+        """An arrival as a job of which reservations know."""
+        job = self.arrivals[number]
+        kind = job.template
+        return Job(
+            number, kind.request, kind.gang, kind.rows, kind.domain, kind.gpus * kind.gang, job.time,
+            job.duration, job.owner, job.priority, job.limit,
+        )  # fmt: skip
+
+    def closed_to(self, number: int, now: float) -> tuple[str, ...]:
+        """The nodes that are reserved for others."""
+        return self.backfilling.closed_to(self.job(number), now) if self.backfilling else ()
 
     def learn(self, template: Template) -> None:
         """A job arrives."""
@@ -148,9 +195,12 @@ class World:
                 rows = [self.state.fleet.rows[node] for node in self.ends.places]
                 later[rows] = PROLONGED * prolonged[0]
                 self._more += later
-        if (reasons_for(self.state.fleet, job.request)[job.rows] != 0).all():
+        permitted = job.rows.copy()
+        for node in self.closed_to(number, now):
+            permitted[self.state.fleet.rows[node]] = False
+        if (reasons_for(self.state.fleet, job.request)[permitted] != 0).all():
             return None
-        ways = [self._place_on(job, rows) for rows in self._places(job)]
+        ways = [self._place_on(job, rows) for rows in self._places(job, permitted)]
         held = min((way for way in ways if way), key=lambda way: way[0], default=(0.0, None))[1]
         for place, allocation in enumerate(held or ()):
             self.state.fleet.take(allocation)
@@ -158,20 +208,22 @@ class World:
                 spec = self.state.fleet.specs[allocation.row]
                 assert spec is not None
                 self.ends.starts(f"{number}/{place}", Running(spec.name, (owner,), now))
+        if held and self.backfilling:
+            self.backfilling.starts(self.job(number), now, held)
         return held
 
-    def _places(self, job: Template) -> Iterator[Rows]:
-        """The sets of rows in which to place a job: one domain, or anywhere."""
+    def _places(self, job: Template, permitted: Rows) -> Iterator[Rows]:
+        """The sets of permitted rows in which to place a job: one domain, or anywhere."""
         if not job.domain:
-            yield job.rows
+            yield permitted
             return
         copies = copies_that_fit(self.state.fleet, job.request)
         assert copies is not None  # a gang in one domain requests whole GPUs
-        copies = np.where(job.rows, copies, 0)
+        copies = np.where(permitted, copies, 0)
         level = next((ids for ids in self.domains if (ids >= 0).any()), self.domains[0])
         for domain in np.unique(level[level >= 0]).tolist():
             if copies[level == domain].sum() >= job.gang:
-                yield job.rows & (level == domain)
+                yield permitted & (level == domain)
 
     def _place_on(self, job: Template, rows: Rows) -> tuple[float, list[Allocation]] | None:
         """The cost and the allocations of all pods of a job on these rows; they are not taken."""
@@ -193,11 +245,13 @@ class World:
                 ran = now - self.ends.running[pod].started
                 self.ends.leaves(pod, now + (self.wrong.get(owner, 1.0) - 1) * ran)
             self.state.fleet.give_back(allocation)
+        if self.backfilling:
+            self.backfilling.ends(self.job(number))
 
 
 def run(world: World, *, queue: bool) -> Result:
     """Replay all arrivals of a world."""
-    waits: dict[int, float] = {}
+    waits: dict[int, float] = {}  # by job that has started
 
     def starts(number: int, now: float, held: list[Allocation]) -> None:
         waits[number] = now - world.arrivals[number].time
@@ -231,15 +285,7 @@ def play(
             now, done, held = heapq.heappop(ending)
             world.leave(done, held, now)
             ends(done)
-            refused: set[str] = set()
-            for number in [*waiting]:
-                name = world.arrivals[number].template.name
-                if name in refused:
-                    continue
-                if start(number, now):
-                    waiting.remove(number)
-                else:
-                    refused.add(name)
+            _start_pending(world, waiting, start, now)
 
     for number, job in enumerate(world.arrivals):
         pass_time(job.time)
@@ -250,31 +296,57 @@ def play(
     pass_time(np.inf)
 
 
+def _start_pending(world: World, waiting: list[int], start: Callable[[int, float], bool], now: float) -> None:
+    """Start the pending jobs that fit, those of the highest priority first."""
+    if world.backfilling:
+        world.backfilling.renew([world.job(number) for number in waiting], now)
+    refused: set[object] = set()
+    for number in sorted(waiting, key=lambda number: (-world.arrivals[number].priority, number)):
+        kind = world.arrivals[number].template.name, world.closed_to(number, now)
+        if kind in refused:
+            continue
+        if start(number, now):
+            waiting.remove(number)
+        else:
+            refused.add(kind)
+
+
 def _result(world: World, waits: Mapping[int, float]) -> Result:
-    sums = defaultdict[str, float](float)
-    for number, job in enumerate(world.arrivals[world.warm :], world.warm):
-        gpus, wait = job.template.gpus * job.template.gang, waits.get(number, 0.0)
-        sums["asked"] += gpus * job.duration
-        sums["placed"] += gpus * job.duration * (number in waits)
-        sums["waited"] += gpus * wait
-        if job.template.big:
-            sums["big"] += 1
-            sums["lost"] += number not in waits
-            sums["big wait"] += wait / world.life
-    big = max(sums["big"], 1)
+    counted = range(world.warm, len(world.arrivals))
+    jobs = [world.arrivals[number] for number in counted]
+    began, ended = jobs[0].time, jobs[-1].time
+    started = np.array([number in waits for number in counted])
+    waited = np.array([waits.get(number, 0.0) for number in counted])
+    gpus = np.array([job.template.gpus * job.template.gang for job in jobs])
+    asked = gpus * [job.duration for job in jobs]
+    big = np.array([job.template.big for job in jobs])
+    every = world.arrivals[: counted.stop]
+    runs = [(job.time + waits[number], job) for number, job in enumerate(every) if number in waits]
+    used = sum(
+        job.template.gpus * job.template.gang * max(min(start + job.duration, ended) - max(start, began), 0.0)
+        for start, job in runs
+    )
+    of_big = waited[big] / world.life if big.any() else np.zeros(1)
     return Result(
-        100 * sums["placed"] / sums["asked"],
-        100 * sums["lost"] / big,
-        sums["big wait"] / big,
-        100 * sums["waited"] / sums["asked"],
+        100 * float(asked[started].sum() / asked.sum()),
+        100 * float((~started[big]).mean()) if big.any() else 0.0,
+        float(of_big.mean()),
+        100 * float(gpus @ waited / asked.sum()),
+        float(np.quantile(of_big, 0.95)),
+        float((waited[~big] / world.life).mean()) if not big.all() else 0.0,
+        100 * used / (world.gpus * max(ended - began, 1e-9)),
     )
 
 
 def world_of(text: Mapping[str, Any], policy: str, args: argparse.Namespace) -> World:
     """The world with the options of the arguments."""
     world = World(text, policy, args.load)
-    if args.owners:
+    if args.owners and world.arrivals[0].owner is None:
         world.give_owners(text["seed"], args.wrong)
+    if args.limits:
+        world.give_limits(text["seed"], (args.limits[0], args.limits[1]), args.declared)
+    if args.urgent:
+        world.give_priorities(text["seed"], args.urgent)
     if args.lifetimes:
         world.ends = LastEnds()
     return world
@@ -308,6 +380,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--owners", action="store_true", help="draw run times by owner")
     parser.add_argument("--wrong", type=float, default=1.0, help="error factor of learned run times")
     parser.add_argument("--lifetimes", action="store_true", help="learn run times")
+    parser.add_argument("--limits", type=float, nargs=2, metavar=("FROM", "TO"), help="of the run times")
+    parser.add_argument("--declared", type=float, default=1.0, help="fraction of the jobs with limits")
+    parser.add_argument("--urgent", type=float, default=0.0, help="fraction of the jobs of higher priority")
+    parser.add_argument(
+        "--reserve", type=lambda text: text.split(","), help=f"compare reservations: {','.join(WAYS)}"
+    )
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
     args = parser.parse_args(arguments)
     files = [
@@ -316,9 +394,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = defaultdict[tuple[str, str], list[Result]](list)
     for path in files:
         text = json.loads(path.read_text())
-        for policy in args.policies:
+        for way in args.reserve or ():
+            world = world_of(text, args.policies[0], args)
+            world.reserve(way)
+            results[text["world"], way].append(run(world, queue=True))
+        for policy in () if args.reserve else args.policies:
             world = world_of(text, policy, args)
             results[text["world"], policy].append(run(world, queue=args.way == "queue"))
+    if args.reserve:
+        print("\n".join(waits_table(results, args.reserve)))
+        return
     print("\n".join(table(results, args.policies, queue=args.way == "queue")))
 
 
@@ -334,6 +419,17 @@ def table(
             runs = results[world, policy]
             first, second = ("gpu_wait", "wait") if queue else ("placed", "lost")
             cells.append(f"{_mean(runs, first)} / {_mean(runs, second)}")
+        yield f"| {world} | {' | '.join(cells)} |"
+
+
+def waits_table(results: Mapping[tuple[str, str], Sequence[Result]], ways: Sequence[str]) -> Iterator[str]:
+    """A row for each world: for each way the mean wait of big jobs and its 95th percentile, that of small
+    ones, that weighted by GPUs, and the GPU-hours until the last arrival."""
+    yield f"| world | {' | '.join(ways)} |"
+    yield f"|---|{'---|' * len(ways)}"
+    figures = "wait", "late", "small", "gpu_wait", "used"
+    for world in dict.fromkeys(name for name, _ in results):
+        cells = ["; ".join(_mean(results[world, way], name) for name in figures) for way in ways]
         yield f"| {world} | {' | '.join(cells)} |"
 
 

@@ -121,6 +121,13 @@ class StartQueue:
         nearest: list[int] = rows[np.argsort(-soon[rows], kind="stable")][:most].tolist()
         return nearest
 
+    def start_on(self, request: Request, row: int) -> Start:
+        """The start of the request on this row in all futures."""
+        self.look(request, row)
+        times = self._known[request][row].times
+        starts = bool(np.isfinite(times).any())
+        return Start(times, row if starts else -1, self._needed(request, row) if starts else ())
+
     def start(self, request: Request, rows: Sequence[int]) -> Start:
         """The start of the request on any of these rows, which are candidates for it."""
         for row in rows:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.packing.worlds import World, run
+from bench.packing.backfilling import Way
+from bench.packing.worlds import Result, World, run
 from tests.extender.builders import GPU
 
 
@@ -52,6 +53,31 @@ def test_a_gang_does_not_start_in_two_racks():
     assert run(World(text, "first-fit"), queue=False).lost == 0  # both single pods are on one node
     spread = run(World(text, "least-allocated"), queue=False)
     assert spread.lost == (spread.placed < 100) * 100
+
+
+def wait_of_gang(way: Way, longest: float = 6.0) -> Result:
+    """Pods of one GPU that never leave a rack of 8 GPUs empty, one of which runs this long, and a gang that
+    needs the rack at 20."""
+    arrivals = [[float(at), longest if at == 19 else 6.0, 0] for at in range(60)]
+    text = World(world([*arrivals[:20], [20.0, 5.0, 1], *arrivals[20:]]), "best-fit")
+    text.give_limits(0, (1.0, 1.0))
+    text.reserve(way)
+    return run(text, queue=True)
+
+
+def test_a_gang_starts_once_its_rack_is_reserved_for_it():
+    assert wait_of_gang("today").wait == pytest.approx((65 - 20) / 10)  # after the last pod
+    for way in ("strict", "unknown", "learned", "limits", "known"):
+        reserved = wait_of_gang(way)
+        assert reserved.wait < 1.5, way
+        assert reserved.placed == pytest.approx(100), way
+
+
+def test_pods_that_end_in_time_use_the_reserved_rack():
+    """The rack is not free before 45."""
+    known, unknown = wait_of_gang("known", 26.0), wait_of_gang("unknown", 26.0)
+    assert known.wait == unknown.wait == pytest.approx((45 - 20) / 10)
+    assert known.small < unknown.small / 2
 
 
 def test_another_load_makes_pods_run_longer():

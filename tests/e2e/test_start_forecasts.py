@@ -1,7 +1,8 @@
-"""50 jobs at once end by themselves on 8 nodes, and those that wait are told when they start.
+"""50 jobs end by themselves on 8 nodes, and those that wait are told when they start: all come at once, or
+most come later. kube-scheduler waits up to 10 s before it tries a pod again, a third of a run here, so those
+that come later often go first.
 
-Nine of ten starts should come within the 90 % time; the test asks for three of four. No jobs arrive later:
-kube-scheduler waits up to 10 s before it tries a pod again, a third of a run here, so they would go first.
+Nine of ten starts should come within the 90 % time; the test asks for three of four.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import random
 import time
 from datetime import datetime
+
+import pytest
 
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
@@ -21,7 +24,10 @@ NODES, JOBS = 8, 50
 ENOUGH = 0.75
 
 
-def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_stowage: Stowage) -> None:
+@pytest.mark.parametrize("at_once", [JOBS, 12])
+def test_jobs_start_when_it_was_forecast(
+    cluster: ControlPlane, api: Api, new_stowage: Stowage, at_once: int
+) -> None:
     rng = random.Random(7)
     for number in range(NODES):
         api.create(node(f"n{number}", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
@@ -30,11 +36,14 @@ def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_st
         cluster.scheduler(scheduler_configuration(new_stowage.url)),
     ):
         for number in range(JOBS):
+            if number >= at_once:
+                time.sleep(rng.expovariate(NODES / 32))  # as many as end
             seconds = round(30 * rng.lognormvariate(0, 0.4))
             api.create(job(f"train-{number}", pod("", {GPU: 8}, runs_for=f"{seconds}s")))
         eventually(lambda: _started(api) == JOBS, within_s=600, what="all jobs start", every_s=1)
         eventually(lambda: _are_judged(new_stowage), within_s=60, what="forecasts are judged", every_s=1)
     held, missed = _judged(new_stowage, "0.9")
+    print(f"90 %: {held:g} held, {missed:g} missed")
     assert held >= ENOUGH * (held + missed), (held, missed)
 
 

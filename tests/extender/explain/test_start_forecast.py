@@ -313,6 +313,19 @@ def test_pods_that_keep_coming_may_start_before_those_that_wait():
     assert max(made[1]) > max(made[0]) + HOUR
 
 
+def test_jobs_as_short_as_the_backoff_are_overtaken_by_those_that_come_while_they_are_in_it():
+    """In run times, pods wait longer where runs take 10 s than where they take a day."""
+    waits = []
+    for seconds in (10.0, 86_400.0):
+        cluster = Cluster(history=0)
+        cluster.runs("train-77", deadline=seconds)
+        created = [cluster.now - number * seconds for number in range(4)]
+        pods = [cluster.waits(f"train-{n}", created=at, deadline=seconds) for n, at in enumerate(created)]
+        times = [cluster.forecast(pod).most for pod in pods]
+        waits.append((max(times) - cluster.now) / seconds)
+    assert waits[0] > 1.2 * waits[1]
+
+
 def test_pods_that_are_alike_may_start_in_any_order():
     cluster = Cluster()
     cluster.runs("train-77")

@@ -5,7 +5,7 @@
 - the settings in `chart/values.schema.json`;
 - the annotations and labels in `keep-assignments.yaml`, from the dialects;
 - the version, from `pyproject.toml`, in the chart, the manifests and the pages;
-- `../docs/answers.schema.json`: the JSON of `stowage explain` and `stowage top`, from their types;
+- `../docs/answers.schema.json`: the JSON of `stowage explain`, `top` and `audit`, from their types;
 - `kustomize/*`: the chart, rendered with the `values.yaml` beside it. In a directory that builds on
   another one, `added.yaml` has the objects that are new, and `changed.yaml` patches for those that differ.
 
@@ -26,6 +26,7 @@ from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
+from typing_extensions import TypeAliasType
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -33,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from extender.cli.top import Group  # noqa: E402
 from extender.dialects import pod_request  # noqa: E402
 from extender.explain import answers  # noqa: E402
+from extender.plan.audit import Audit  # noqa: E402
 from extender.settings import json_schema  # noqa: E402
 from packing.model.gpu_catalog import models, profile_names  # noqa: E402
 from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
@@ -157,6 +159,7 @@ ANSWERS: dict[str, Any] = {
     "explain -A": list[answers.WaitingLine],
     "top": answers.Overview | Grouped,
     "top pods": list[answers.HolderLine],
+    "audit": TypeAliasType("AuditAnswer", Audit),  # a dataclass by itself takes no configuration
 }
 """The types of what each command prints with `-o json`."""
 

@@ -80,6 +80,7 @@ def _conflict(args: argparse.Namespace) -> str:
 _MODULES = {
     "explain": ("extender.cli.explain", "show where a pod fits, where it does not, and why"),
     "top": ("extender.cli.top", "show free GPUs by node, and pending pods"),
+    "audit": ("extender.cli.audit", "show what GPUs are wasted, why, and what mends it"),
     "plan": (
         "extender.cli.plan",
         "plan capacity: nodes to remove or add, moves, MIG layouts",
@@ -166,9 +167,9 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
     """Run a subcommand. A failure that the user can fix is reported in one line, with exit code 1, or 2 for
     commands that use 1 otherwise."""
     gc.set_threshold(100_000)  # the objects read are kept: frequent collection took a tenth of the time
-    failed = 2 if command in ("plan", "replay") or getattr(args, "exit_code", False) else 1
+    failed = 2 if command in ("audit", "plan", "replay") or getattr(args, "exit_code", False) else 1
     try:
-        if command in ("plan", "replay") and args.namespace:
+        if command in ("audit", "plan", "replay") and args.namespace:
             raise UsageError("nodes run the pods of all namespaces: omit --namespace")
         return run(args)
     except Exception as error:

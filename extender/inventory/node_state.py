@@ -37,6 +37,12 @@ def closed_because(node: Node) -> str:
     return next((_NOT_READY[key] for key in keys if key in _NOT_READY), "")
 
 
+def is_down(node: Node) -> bool:
+    """Whether the control plane does not hear from the node, or hears that it is not ready."""
+    return any(taint.key in _DOWN for taint in node.taints)
+
+
+_DOWN = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 _KNOWN = facts("node-lifecycle")
 SPOT_LABELS = {known["label"]: frozenset(known["values"]) for known in _KNOWN["spot"]}
 LEAVING_TAINTS = frozenset(taint for known in _KNOWN["leaving"] for taint in known["taints"])

@@ -14,14 +14,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.inventory.mig_layouts import WHOLE, all_layouts, is_single, named_layouts, with_layout
+from extender.inventory.mig_layouts import WHOLE, with_layout
 from extender.k8s.mig_change import NodeLayout
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.steps import Step, carry_out
 from extender.source.snapshot import moment_of
-from extender.trial.mig_search import ChangeableNode, LayoutChange, candidate, possible_changes
+from extender.trial.mig_search import (
+    ChangeableNode,
+    LayoutChange,
+    candidate,
+    possible_changes,
+    possible_layouts,
+)
 from extender.trial.room_by_moves import lost_by_move
 from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
@@ -83,9 +89,7 @@ def _candidates(trial: Trial) -> dict[str, ChangeableNode]:
     resources = {name for name in asked if name.startswith(MIG_PREFIX)}
 
     def layouts(node: Node, spec: NodeSpec) -> list[NodeLayout]:
-        known = nodes.layouts.on(node.name)
-        has_names = known or is_single(node, spec)
-        return named_layouts(node, spec, known) if has_names else all_layouts(spec, resources)
+        return possible_layouts(state, node, spec, resources)
 
     found = (candidate(state, nodes[trial.name(row)], layouts) for row in trial.gpu_rows)
     return {known.node.name: known for known in found if known}
@@ -175,7 +179,7 @@ def in_use(trial: Trial) -> DeviceCounts:
     return total
 
 
-def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> DeviceCounts:
+def carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> tuple[DeviceCounts, Trial]:
     """Devices in use, by resource, after the nodes have changed. Moved pods are placed first, then pending
     pods."""
     moved, events = [key for keys in plan.moves.values() for key in keys], list[Event]()
@@ -185,7 +189,7 @@ def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> DeviceCo
     then = source.trial(events)
     carry_out(then, [Step("place", key) for key in moved])
     then.place_waiting()
-    return in_use(then)
+    return in_use(then), then
 
 
 def mig_report(
@@ -203,7 +207,7 @@ def mig_report(
         ]
         return report
     report.sentences = list(_sentences(plan, seconds))
-    report.gains = _gains(plan, _carried_out(source, plan, trial))
+    report.gains = _gains(plan, carried_out(source, plan, trial)[0])
     report.tables = [_nodes(plan), _profiles(plan)]
     report.notes = [
         f"Re-partitioning takes {seconds:g} s per node (--repartition-seconds; a reboot takes longer) "

@@ -71,6 +71,7 @@ class NodeCosts:
     unknown: tuple[str, ...]
     currency: str = ""
     lacks_spot: bool = False
+    hours_per_month: float = HOURS
 
     @property
     def total(self) -> float:
@@ -106,7 +107,8 @@ def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, N
             unknown.append(spec.name)
         else:
             known[spec.name] = price * prices.hours_per_month
-    return NodeCosts(known, tuple(sorted(unknown)), prices.currency, lacks_spot)
+    hours = prices.hours_per_month
+    return NodeCosts(known, tuple(sorted(unknown)), prices.currency, lacks_spot, hours)
 
 
 def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:

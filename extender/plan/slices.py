@@ -108,7 +108,7 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
     for item in trial.movable.values():
         if not _has_whole_gpu(trial, item):
             continue
-        use, source = _use_of(item, measured, plan.problems)
+        use, source = use_of(item.pod, measured, plan.problems)
         if use.memory_mib is None or use.active is None:
             plan.unknown.append(item.key)
         else:
@@ -154,15 +154,16 @@ def _has_whole_gpu(trial: Trial, item: Item) -> bool:
     return float(trial.fleet.arrays.device_gpu[number, item.home]) > ALMOST_WHOLE
 
 
-def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -> tuple[Use, str]:
-    """The use of the pod, and its source: measured, or else declared."""
-    known = measured.get(item.key, Use())
+def use_of(pod: Pod, measured: Mapping[str, Use], problems: dict[str, str]) -> tuple[Use, str]:
+    """The use of the pod, and its source: measured, or else declared. ``problems`` gets unreadable
+    annotations, by pod."""
+    known = measured.get(pod.key, Use())
     if known.memory_mib is not None and known.active is not None:
         return known, "measured"
     try:
-        declared = _declared(item.pod)
+        declared = _declared(pod)
     except QuantityError as error:
-        problems[item.key] = str(error)
+        problems[pod.key] = str(error)
         return known, "measured"
     if declared.memory_mib is not None and declared.active is not None:
         return declared, "declared"

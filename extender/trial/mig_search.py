@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -17,7 +17,15 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.devices import STATE_LABEL
-from extender.inventory.mig_layouts import WHOLE, can_change, named_layouts, today, with_layout
+from extender.inventory.mig_layouts import (
+    WHOLE,
+    all_layouts,
+    can_change,
+    is_single,
+    named_layouts,
+    today,
+    with_layout,
+)
 from extender.inventory.node_state import must_stay
 from extender.k8s.mig_change import NodeLayout, mig_change_of
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
@@ -100,6 +108,16 @@ def candidate(
     cpu = float(state.fleet.arrays.free_cpu[row]) + sum(part.cpu_milli for part in held)
     memory = float(state.fleet.arrays.free_memory[row]) + sum(part.memory_bytes for part in held)
     return ChangeableNode(node, spec, has, tuple(others), not pods, (cpu, memory))
+
+
+def possible_layouts(
+    state: State, node: Node, spec: NodeSpec, resources: Collection[str]
+) -> list[NodeLayout]:
+    """The layouts that the node's MIG manager has by name; without names, all of these MIG ``resources``."""
+    known = state.nodes.layouts.on(node.name)
+    if known or is_single(node, spec):
+        return named_layouts(node, spec, known)
+    return all_layouts(spec, resources)
 
 
 def open_candidate(state: State, node: Node, now: float) -> ChangeableNode | None:

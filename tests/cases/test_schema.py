@@ -1,4 +1,4 @@
-"""docs/answers.schema.json describes what ``explain`` and ``top`` print as JSON for each case, key by key."""
+"""docs/answers.schema.json describes the JSON of ``explain``, ``top`` and ``audit`` for each case, by key."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def test_each_answer_agrees_with_the_schema(name: str, capsys: pytest.CaptureFix
     check("top", printed(["top", *snapshot], capsys))
     check("top pods", printed(["top", "pods", *snapshot], capsys))
     check("explain -A", printed(["explain", "-A", *snapshot], capsys))
+    check("audit", printed(["audit", *snapshot], capsys))
     if pod:
         check("explain", printed(["explain", pod, *snapshot], capsys))
         check("explain", printed(["explain", pod, *snapshot, "--all"], capsys))

@@ -35,6 +35,7 @@ BY_TEST = {
         "stowage explain notebooks/carl --snapshot docs/examples/full.json",
         "stowage explain training/train-16g-p5 --example",
         "stowage explain -n training --example",
+        "stowage audit --example",
         "stowage settings",
         "stowage top --example",
         "stowage top pods --node h100-03 --example",
@@ -182,6 +183,8 @@ NOT_RUN = {
     ".venv/bin/python -m tests.e2e.soak --seed 1 --faults 1000 --pods 100000": "takes an hour; tests/e2e/test_soak.py is "
     "its short form",
     ".venv/bin/python -m tests.e2e.controlplane.build": "takes minutes; `make e2e` runs it first",
+    "stowage audit --snapshot cluster.json -o html --prices prices.yaml": "tests/extender/cli/test_audit.py runs it",
+    "uvx --from kube_stowage-0.1.0-py3-none-any.whl stowage audit": "needs uv and a cluster",
     "stowage plan slices --snapshot cluster.json --prometheus http://prometheus:9090": "needs Prometheus",
     "stowage top -w": "the same as without -w, until Ctrl-C",
 }

@@ -60,9 +60,9 @@ HELM = {
 }
 KUBECTL_GLOBAL = {"--namespace", "-n", "--kubeconfig", "--context"}
 OTHER_PROGRAMS = {"cat", "cosign", "curl", "docker", "git", "go", "mkdir", "openssl", "pipx", "promtool"}
-OTHER_PROGRAMS |= {"python3", "sed", "tar", "uv"}
+OTHER_PROGRAMS |= {"python3", "sed", "tar", "uv", "uvx"}
 """Programs whose arguments nobody checks here."""
-STOWAGE = {"completion", "demo", "explain", "plan", "replay", "serve", "settings", "top", "version"}
+STOWAGE = {"audit", "completion", "demo", "explain", "plan", "replay", "serve", "settings", "top", "version"}
 _OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 

@@ -62,6 +62,7 @@ COMMANDS = [
     *("top", "top -o wide", "top --url http://\x1b"),
     *("explain KEY", "explain KEY --all", "explain KEY -v", "explain p0", "explain p9\x1b"),
     *("plan", "plan drain", "plan drain -o csv", "plan moves", "plan slices", "plan mig -o csv"),
+    *("audit", "audit -o md", "audit -o html --by pool"),
     *("plan change --add 1xNODE", "plan change --remove NODE", "replay", "replay --output csv"),
 ]
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "version": "version",
     "top": "top --example",
     "explain": "explain training/train-16g-p5 --example",
+    "audit": "audit --example",
     "plan": "plan --example",
     "replay": f"replay --snapshot {CLUSTER}",
 }

@@ -1,0 +1,92 @@
+"""``stowage audit``: what the GPUs of a cluster are used for, what is wasted, why, what it costs, and the
+command that mends it. Only reads: each mend is carried out on a copy of the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extender.cli import cluster_args
+from extender.cli.cluster_args import UsageError
+from extender.untrusted.terminal import line_width, show_progress
+
+if TYPE_CHECKING:
+    from extender.plan.audit import Audit
+    from extender.settings import Settings
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    text = "What GPUs are wasted, why, what that costs, and the command that mends it. Changes nothing."
+    parser = subparsers.add_parser("audit", description=text)
+    cluster_args.add_source(parser, url=True)
+    text = "sums by team (namespace), model, or pool of nodes (team)"
+    parser.add_argument("--by", choices=("team", "model", "pool"), default="team", help=text)
+    text = "prices per hour, as YAML (docs/plan.md)"
+    parser.add_argument("--prices", type=Path, metavar="FILE", help=text)
+    text = "Prometheus with the metrics of dcgm-exporter: how much pods use their GPUs"
+    parser.add_argument("--prometheus", default="", metavar="URL", help=text)
+    parser.add_argument("--window", default="7d", metavar="TIME", help="time window of the measurements (7d)")
+    cluster_args.add_namespace(parser, argparse.SUPPRESS)
+    cluster_args.add_config(parser)
+    cluster_args.add_output(parser, "text", "wide", "json", "yaml", "md", "html", wide="any width")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Exit codes: 0, 2 for unusable options or files."""
+    from extender import logs
+    from extender.cli.precompile import loading_kernels
+    from extender.settings_file import load
+
+    logs.configure("error")
+    settings = load(args.config, os.environ)
+    cluster_args.say_source(args, "audit")
+    with loading_kernels():
+        from extender.trial.trial import BadInput
+    try:
+        print(_rendered(_audited(args, settings), args.output))
+    except BadInput as error:
+        raise UsageError(str(error)) from None
+    return 0
+
+
+def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
+    """Raises ``BadInput``, ``SourceError`` and ``SettingsError``."""
+    import asyncio
+
+    from extender.cluster.census import CensusTaker
+    from extender.explain.gpu_use import gpu_use
+    from extender.plan.audit import audit
+    from extender.plan.mends import Mender
+    from extender.plan.prices import NO_COSTS, costs_of, read_prices
+    from extender.plan.source import ClusterSource
+    from extender.source.prometheus import measured_use
+
+    prices = read_prices(args.prices) if args.prices else None
+    measured = measured_use(args.prometheus, args.window, 0.95) if args.prometheus else {}
+    cluster, settings, dump = cluster_args.source_with_settings(args, settings)
+    events = [event for batch in cluster.list_once() for event in batch]
+    source = ClusterSource(cluster_args.short_name(args), events, settings)
+    state = source.state()
+    costs = costs_of(prices, filter(None, state.fleet.specs), source.nodes()) if prices else NO_COSTS
+    mender = Mender(source, state, measured, args.prometheus)
+    use = mender.with_use(asyncio.run(gpu_use(state, CensusTaker(state))))
+    mends = dict(mender.mends(use, show_progress))
+    now = cluster_args.moment(cluster, state.pods.values(), dump)
+    return audit(state, source.name, now, use, mends, args.by, costs)
+
+
+def _rendered(found: Audit, output: str) -> str:
+    from pydantic_core import to_json
+
+    from extender.explain.answers import plain
+    from extender.plan.audit_text import as_html, as_markdown, as_text
+
+    if output in ("json", "yaml"):
+        return cluster_args.structured(to_json(plain(found), indent=2).decode(), output)
+    if output in ("md", "html"):
+        return as_markdown(found) if output == "md" else as_html(found)
+    return as_text(found, line_width(wide=output == "wide"))

@@ -1,0 +1,389 @@
+"""What each GPU is used for, from installed to useful: every GPU, or fraction of one, is in exactly one step.
+
+GPUs that pods hold are in the last steps. A free GPU is idle because of the pending pod that would use it but
+for one obstacle, which is the reason that ``explain`` has for that pod on that node. Pending pods claim GPUs
+in kube-scheduler's order: first those that fit now, then those with an obstacle. A pod claims no more GPUs
+than it requests, so GPUs that no pending pod would use are idle because nothing is pending for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.background import with_turns
+from extender.cluster.census import CensusTaker, NodeCount, pods_waiting_for_devices
+from extender.cluster.demand import gpus_of
+from extender.cluster.state import State
+from extender.cluster.unoffered import closed_text, unoffered, unoffered_note
+from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.explain.candidates import Candidates
+from extender.explain.hints import gates_said
+from extender.inventory.node_state import is_down
+from extender.k8s.mig_change import NodeLayout
+from extender.k8s.node_filter import Rule
+from extender.k8s.objects import Node, Pod
+from extender.protocol.node_names import NodeNames
+from extender.trial.cluster_pods import reserves_only
+from extender.trial.mig_search import candidate, gpus_asked, possible_layouts
+from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
+from extender.verbs.evaluate import evaluate, hosts_when_empty, search_devices
+from extender.verbs.eviction.node_pods import gpus_held
+from packing.fleet.stranded import closed_reason
+from packing.model.node_spec import NodeSpec
+from packing.model.reasons import Reason
+from packing.model.request import Request
+
+_KINDS = 128
+"""Kinds of pending pods that are evaluated, those of the highest priority: each costs a filter request."""
+_LEAST = 1e-6
+"""GPUs below which a fraction is a rounding error."""
+_AT_ONCE = 50
+Amounts = npt.NDArray[np.float64]
+
+
+class Step(StrEnum):
+    """The steps from installed to useful. The names are the keys in JSON and the label of the metric."""
+
+    CLOSED = "closed"
+    BROKEN = "broken"
+    NOT_READABLE = "notReadable"
+    IDLE = "idle"
+    TOO_FEW = "tooFew"
+    STARTING = "starting"
+    FRAGMENTED = "fragmented"
+    CPU_OR_MEMORY = "cpuOrMemory"
+    MIG_LAYOUT = "migLayout"
+    RULE = "rule"
+    GATED = "gated"
+    RESERVED = "reserved"
+    UNDERUSED = "underused"
+    CHEAPER = "cheaper"
+    NOT_MEASURED = "notMeasured"
+    IN_USE = "inUse"
+
+
+HELD = Step.UNDERUSED, Step.CHEAPER, Step.NOT_MEASURED, Step.IN_USE
+"""Steps of GPUs that pods hold."""
+NO_WASTE = Step.NOT_READABLE, Step.STARTING, Step.NOT_MEASURED, Step.IN_USE
+"""Steps that are no waste, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """GPUs of a node in one step: held by the ``pod``, or idle because of this pending pod; "" for neither.
+    ``why``: a clause."""
+
+    step: Step
+    gpus: float
+    node: str
+    pod: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """``parts`` add up to the ``installed`` GPUs. ``notes``: what is not counted."""
+
+    parts: tuple[Part, ...]
+    installed: int
+    notes: tuple[str, ...] = ()
+
+    def by_step(self) -> dict[Step, float]:
+        """GPUs of each step, also of those with none."""
+        return {step: sum(part.gpus for part in self.parts if part.step is step) for step in Step}
+
+
+class Obstacle(IntEnum):
+    """What keeps a pending pod off a node. ``PIECES``: too few GPUs are free there; ``RULES``: several rules,
+    or one that no change of the pod lifts."""
+
+    NOTHING = 0
+    CPU_OR_MEMORY = 1
+    MIG_LAYOUT = 2
+    PIECES = 3
+    RULE = 4
+    RULES = 5
+    OTHER = 6
+
+
+_STEPS = (Step.STARTING, Step.CPU_OR_MEMORY, Step.MIG_LAYOUT, Step.FRAGMENTED, Step.RULE, Step.RULE)
+"""By obstacle."""
+_OBSTACLES = np.full(max(Reason) + 1, Obstacle.OTHER, np.int8)
+_OBSTACLES[[Reason.FITS, Reason.PLUGIN_BUSY]] = Obstacle.NOTHING
+_OBSTACLES[[Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY, Reason.MISALIGNED]] = Obstacle.CPU_OR_MEMORY
+_OBSTACLES[[Reason.NO_FREE_GPUS, Reason.FRAGMENTED, Reason.NO_FREE_PEERS, Reason.SHARES_USED_UP]] = (
+    Obstacle.PIECES
+)
+_CLOSED = Reason.REPARTITIONING, Reason.LAYOUT_CHANGES, Reason.LEAVING, Reason.NOT_IN_SHARD
+_BY_LAYOUT = Reason.NO_SUCH_RESOURCE, Reason.NO_FREE_GPUS
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Pending pods that start together, or one: ``copies`` of ``gpus``, CPU (milli) and memory (bytes).
+    ``obstacles`` (N,) of the nodes, ``why``: in words, by row. ``held``: why kube-scheduler does not try
+    them, "" if it does; ``node``: row that is reserved for them, -1 for none."""
+
+    pod: str
+    gpus: float
+    cpu: int
+    memory: int
+    obstacles: npt.NDArray[np.int8]
+    why: dict[int, str]
+    held: str = ""
+    copies: int = 1
+    node: int = -1
+
+
+class Claims:
+    """Claims of pending pods on ``free`` GPUs, CPU (milli) and memory (bytes), (N,) each."""
+
+    def __init__(self, free: Amounts, cpu: Amounts, memory: Amounts) -> None:
+        self.free, self._cpu, self._memory = free, cpu, memory
+
+    def of(self, demands: Sequence[Demand]) -> Iterator[Part]:
+        """The claims of demands in kube-scheduler's order, with the row as node: all demands without an
+        obstacle first, then those with the smallest one. The last obstacle that must go is the cause."""
+        rest = list[Demand]()
+        for demand in demands:
+            if demand.node >= 0:
+                yield from self._claim(Step.RESERVED, [(demand.node, demand.gpus * demand.copies)], demand)
+            else:
+                rest.append(demand)
+        for level, step in enumerate(_STEPS):
+            for demand in list(rest):
+                if (taken := self._enough(demand, level)) and not (demand.held and level):
+                    rest.remove(demand)
+                    yield from self._claim(Step.GATED if demand.held else step, taken, demand)
+        for demand in rest:
+            if not demand.held:
+                yield from self._claim(
+                    Step.TOO_FEW, self._pieces(demand, demand.gpus * demand.copies, {}), demand
+                )
+
+    def _enough(self, demand: Demand, level: int) -> list[tuple[int, float]]:
+        """Rows with GPUs for all copies, if obstacles up to the level went; none if there are too few."""
+        taken, missing = dict[int, float](), demand.copies
+        for obstacle in range(level + 1):
+            if obstacle == Obstacle.PIECES:
+                pieces = self._pieces(demand, demand.gpus * missing, taken)
+                if sum(gpus for _, gpus in pieces) >= demand.gpus * missing - _LEAST:
+                    return [*taken.items(), *pieces]
+                continue
+            copies = self._copies(demand, obstacle)
+            for row in sorted(np.flatnonzero(copies > 0).tolist(), key=lambda row: self.free[row]):
+                count = min(int(copies[row]), missing)
+                taken[row] = taken.get(row, 0.0) + count * demand.gpus
+                missing -= count
+                if not missing:
+                    return list(taken.items())
+        return []
+
+    def _copies(self, demand: Demand, obstacle: int) -> Amounts:
+        """(N,) number of copies that rows with this obstacle alone would take."""
+        copies = np.floor((self.free + _LEAST) / demand.gpus) * (demand.obstacles == obstacle)
+        if obstacle in (Obstacle.NOTHING, Obstacle.CPU_OR_MEMORY):  # pods that start use up the rest
+            fits = np.floor((self.free + _LEAST) / demand.gpus) * (demand.obstacles == Obstacle.NOTHING)
+            beside = np.minimum(self._cpu // max(demand.cpu, 1), self._memory // max(demand.memory, 1))
+            with_both = np.clip(beside, 0, fits)
+            copies = with_both if obstacle == Obstacle.NOTHING else copies + fits - with_both
+        return np.asarray(copies, np.float64)
+
+    def _pieces(self, demand: Demand, gpus: float, taken: Mapping[int, float]) -> list[tuple[int, float]]:
+        """Free GPUs of nodes that have too few for the demand alone, the largest first, up to ``gpus``."""
+        left, pieces = self.free.copy(), list[tuple[int, float]]()
+        for row, amount in taken.items():
+            left[row] -= amount
+        rows = np.flatnonzero(
+            np.isin(demand.obstacles, (Obstacle.NOTHING, Obstacle.PIECES)) & (left > _LEAST)
+        )
+        for row in rows[np.argsort(-left[rows], kind="stable")].tolist():
+            if gpus > _LEAST:
+                pieces.append((row, min(float(left[row]), gpus)))
+                gpus -= pieces[-1][1]
+        return pieces
+
+    def _claim(self, step: Step, taken: Iterable[tuple[int, float]], demand: Demand) -> Iterator[Part]:
+        for row, wanted in taken:
+            gpus = min(wanted, float(self.free[row]))
+            self.free[row] -= gpus
+            self._cpu[row] -= gpus / demand.gpus * demand.cpu
+            self._memory[row] -= gpus / demand.gpus * demand.memory
+            if gpus > _LEAST:
+                why = "which is nominated" if step is Step.RESERVED else demand.held or demand.why[row]
+                yield Part(step, gpus, str(row), demand.pod, why)
+
+
+async def gpu_use(state: State, census: CensusTaker) -> GpuUse:
+    """The use of all GPUs. Other tasks run in between, so it shows no single moment of a busy cluster."""
+    await census.take()
+    counts = {name: count for name in sorted(state.nodes) if (count := census.node(name))}
+    parts, arrays = list[Part](), state.fleet.arrays
+    free = np.zeros(arrays.capacity)
+    async for name, count in with_turns(counts.items(), _AT_ONCE):
+        of_node = list(_parts_of(state, name, count))
+        free[state.fleet.rows[name]] = max(count.gpus - sum(part.gpus for part in of_node), 0.0)
+        parts += of_node
+    demands, notes = await _demands(state, free)
+    claims = Claims(free, arrays.free_cpu.astype(np.float64), arrays.free_memory.astype(np.float64))
+    parts += [replace(part, node=_name(state, int(part.node))) for part in claims.of(demands)]
+    idle = np.flatnonzero(free > _LEAST).tolist()
+    parts += [Part(Step.IDLE, float(free[row]), _name(state, row)) for row in idle]
+    if unknown := [name for name, count in counts.items() if not count.gpus]:
+        notes.append(f"{many(len(unknown), 'node')} with an unknown number of GPUs, such as {unknown[0]}")
+    installed = sum(count.gpus for count in counts.values())
+    return GpuUse(tuple(parts), installed, (*state.unlisted_texts(), *notes))
+
+
+def _name(state: State, row: int) -> str:
+    spec = state.fleet.specs[row]
+    return spec.name if spec else ""
+
+
+def _parts_of(state: State, name: str, count: NodeCount) -> Iterator[Part]:
+    """The GPUs of a node that are not free: held by pods, closed, broken or not readable."""
+    if is_down(state.nodes[name]):
+        yield Part(Step.CLOSED, count.gpus, name, why=state.nodes.closed[name])
+        return
+    held = min(count.used, count.gpus)
+    for key, gpus in _holders(state, name, held):
+        reserves = (pod := state.pods.get(key)) is not None and reserves_only(pod)
+        why = "a placeholder pod" if reserves else ""
+        yield Part(Step.RESERVED if reserves else Step.NOT_MEASURED, gpus, name, key, why)
+    left = count.gpus - held
+    is_readable = "Pod" not in state.unlisted
+    if count.on_offer and is_readable:
+        left -= min(left, count.free)
+    if left > _LEAST:
+        reason, step = closed_reason(state.fleet.arrays, state.fleet.rows[name]), Step.BROKEN
+        on_node = state.devices.on_node(name, state.nodes.labels_of(name))
+        unread = on_node.has_pools and (on_node.holdings_unknown or state.devices.any_device_may_be_held)
+        if unread or reason is Reason.UNREADABLE or not is_readable:
+            step = Step.NOT_READABLE
+        elif not count.on_offer and (name in state.nodes.closed or reason in _CLOSED):
+            step = Step.CLOSED
+        texts = state.nodes.problems.get(name), closed_text(state, name), unoffered_note(state, name)
+        why = next(filter(None, texts), "") if is_readable else "pods cannot be listed"
+        yield Part(step, left, name, why=shorten(why))
+
+
+def _holders(state: State, name: str, held: float) -> Iterator[tuple[str, float]]:
+    """The pods that hold GPUs of a node, "" if they are unknown, in proportion to what they hold."""
+    row, gpus = state.fleet.rows[name], defaultdict[str, float](float)
+    for key in state.allocations.pods_on(name):
+        pod = state.pods.get(key)
+        taken = [part for part in state.pods.allocations_of(pod) if part.row == row] if pod else ()
+        if any(part.has_gpus for part in taken):
+            gpus[key] = gpus_held(state.fleet, taken)
+    hidden = unoffered(state, name)
+    for key, count in hidden.held if hidden else ():
+        gpus.setdefault(key, float(count))
+    total = sum(gpus.values())
+    if held > _LEAST:
+        yield from ((key, held * of / total) for key, of in gpus.items() if of > 0) if total else [("", held)]
+
+
+async def _demands(state: State, free: Amounts) -> tuple[list[Demand], list[str]]:
+    """The demands of all pending pods with a known number of GPUs, and what is left out."""
+    names = [_name(state, row) for row in np.flatnonzero(free > _LEAST).tolist()]
+    pods = [*pods_waiting_for_devices(state), *pods_waiting_for_devices(state, gated=True)]
+    found, kinds = dict[object, Demand](), dict[object, Demand]()
+    skipped, unknown = 0, 0
+    requests = {pod.key: state.request_or_none(pod) for pod in pods}
+    asked = {name for request in requests.values() if request for name, _ in request.devices}
+    layouts = _Layouts(state, {name for name in asked if name.startswith(MIG_PREFIX)})
+    for pod in pods:
+        request = requests[pod.key]
+        size = gpus_asked_by(state, request) if request else 0.0
+        if request is None or size <= _LEAST:
+            unknown += 1
+            continue
+        kind = request, pod.spec, pod.scheduling_constraints, pod.volume_claims, bool(pod.gates)
+        alike = (kind, pod.key if pod.depends_on_pods else "")
+        if (known := kinds.get(alike)) is None:
+            if len(kinds) >= _KINDS:
+                skipped += 1
+                continue
+            known = kinds[alike] = await _demand(state, pod, request, size, names, layouts)
+        gang = state.gangs.gang_of(pod) if state.gang_check else None
+        together = (gang.key, alike) if gang and gang.to_place > 1 else pod.key
+        before = found.get(together)
+        copies = before.copies + 1 if before else 1
+        node = state.fleet.rows.get(pod.nominated_node, -1)
+        key = before.pod if before else shorten(pod.key, KEY)
+        found[together] = replace(known, pod=key, copies=copies, node=node)
+    notes = [f"{many(unknown, 'pending pod')} without a known number of GPUs"] * bool(unknown)
+    notes += [f"{many(skipped, 'pending pod')} beyond the first {_KINDS} kinds of pods"] * bool(skipped)
+    return list(found.values()), notes
+
+
+def gpus_asked_by(state: State, request: Request) -> float:
+    """GPUs that the request takes; of MIG instances that no node offers yet, by their slices."""
+    offered = state.fleet.names.resources
+    new = any(name.startswith(MIG_PREFIX) and name not in offered for name, _ in request.devices)
+    return gpus_asked(request) if new else gpus_of(state.fleet, request)
+
+
+async def _demand(
+    state: State, pod: Pod, request: Request, size: float, nodes: Sequence[str], layouts: _Layouts
+) -> Demand:
+    """The demand of one pod, with what keeps it off each of these nodes."""
+    obstacles = np.full(state.fleet.arrays.capacity, Obstacle.OTHER, np.int8)
+    held = str(gates_said(pod)) if pod.gates else state.gangs.never_tried(pod)
+    new, why, rows = replace(pod, gates=()), dict[int, str](), state.fleet.rows
+    candidates = Candidates(state, new)
+    async for name in with_turns(nodes, _AT_ONCE):
+        candidates.add(state.nodes[name])
+    every = NodeNames.of(nodes)
+    await search_devices(state, new, every)
+    evaluation = evaluate(state, new, request, every)
+    codes, hosts = evaluation.codes, hosts_when_empty(state, state.fleet, evaluation)
+    found = np.where(hosts | (codes == Reason.FITS), _OBSTACLES[codes], np.int8(Obstacle.OTHER))
+    found[(codes == Reason.FITS) & ~evaluation.certain] = Obstacle.OTHER
+    for index, name in enumerate(nodes):
+        obstacles[rows[name]] = found[index]
+        why[rows[name]] = Reason(int(codes[index])).text
+        if codes[index] in _BY_LAYOUT and layouts.could_serve(name, request):
+            obstacles[rows[name]] = Obstacle.MIG_LAYOUT
+    for name, lack in candidates.used_up.items():
+        row = rows[name]
+        alone = obstacles[row] <= Obstacle.CPU_OR_MEMORY and lack.asked <= lack.total
+        obstacles[row], why[row] = Obstacle.CPU_OR_MEMORY if alone else Obstacle.OTHER, lack.reason
+    for rejection, refusing in candidates.passed_over.items():
+        for node in refusing:
+            row, is_one = rows[node.name], len(candidates.rules_against(node)) == 1
+            alone = obstacles[row] == Obstacle.NOTHING and rejection.rule is not Rule.NOT_OFFERED
+            obstacles[row] = (Obstacle.RULE if is_one else Obstacle.RULES) if alone else Obstacle.OTHER
+            why[row] = shorten(str(rejection.said))
+    return Demand(pod.key, size, request.cpu_milli, request.memory_bytes, obstacles, why, held)
+
+
+class _Layouts:
+    """What nodes would offer with other MIG layouts. ``resources``: MIG instances that pods request."""
+
+    def __init__(self, state: State, resources: Iterable[str]) -> None:
+        self._state, self._resources = state, frozenset(resources)
+        self._of_node: dict[str, list[Mapping[str, int]]] = {}
+
+    def could_serve(self, name: str, request: Request) -> bool:
+        """Whether the node would offer the devices of the request with another layout."""
+        asked = request.devices if not request.shares else ()
+        layouts = self._layouts_of(name) if asked else ()
+        return any(all(offers.get(of, 0) >= count for of, count in asked) for offers in layouts)
+
+    def _layouts_of(self, name: str) -> list[Mapping[str, int]]:
+        if name not in self._of_node:
+
+            def possible(node: Node, spec: NodeSpec) -> list[NodeLayout]:
+                return possible_layouts(self._state, node, spec, self._resources)
+
+            found = candidate(self._state, self._state.nodes[name], possible)
+            self._of_node[name] = [layout.devices for layout in found.others] if found else []
+        return self._of_node[name]

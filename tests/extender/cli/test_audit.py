@@ -1,0 +1,126 @@
+"""``stowage audit`` in each of its formats."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main as cli
+from tests.extender.plan.clusters import GPU, node, pod
+from tests.extender.plan.test_audit import fragmented, without_cpu
+
+ODD = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    items = [*fragmented("a").items, *without_cpu("b").items, node("spare", 2), node("gone", 4)]
+    items[-1]["spec"]["unschedulable"] = True
+    items[-2]["metadata"]["labels"]["karpenter.sh/nodepool"] = ODD
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["audit", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_largest_waste_and_its_mend_come_first(cluster, capsys) -> None:
+    out = printed(capsys, "--snapshot", str(cluster))
+    assert out.startswith("cluster: 38 of 54 GPUs wasted (70 %). A month like this moment: 27,740 GPU-hours.")
+    first = out[out.index("1. ") : out.index("2. ")]
+    assert first.startswith("1. 16 GPUs idle: too fragmented for pending pods\n   mend: stowage plan moves ")
+    assert "frees 16 GPUs; 2 pending pods can start: ml/a-large-0, ml/a-large-1" in first
+    assert "kubectl uncordon gone" in out
+    assert "needed by ml/b-w-0, but not enough free CPU" in out
+
+
+def test_a_mend_does_what_it_promises_when_its_command_is_run(cluster, capsys) -> None:
+    audit = json.loads(printed(capsys, "--snapshot", str(cluster), "-o", "json"))
+    moves = next(step["mend"] for step in audit["steps"] if step["step"] == "fragmented")
+    assert cli.main([*moves["command"].split()[1:], "--snapshot", str(cluster), "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["check"][0]["replayed"] - plan["check"][0]["today"] == moves["frees"] / 8
+
+
+def test_costs_are_those_of_the_prices(cluster, capsys, tmp_path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\nhours_per_month: 100\ngpus: {H100: 2}\n")
+    found = json.loads(printed(capsys, "--snapshot", str(cluster), "--prices", str(prices), "-o", "json"))
+    assert (found["gpuHours"], found["cost"], found["currency"]) == (3800, 7600, "EUR")
+    assert sum(step["cost"] for step in found["steps"]) == 54 * 200
+
+
+@pytest.mark.parametrize("by", ["team", "model", "pool"])
+def test_sums_by_team_model_and_pool_add_up(cluster, capsys, by) -> None:
+    found = json.loads(printed(capsys, "--snapshot", str(cluster), "--by", by, "-o", "json"))
+    assert sum(group["gpus"] for group in found["groups"]) == found["installed"]
+    assert sum(group["wasted"] for group in found["groups"]) == found["wasted"]
+    names = {"team": {"ml", ""}, "model": {"H100 SXM5 80GB"}, "pool": {ODD, "H100 SXM5 80GB"}}
+    assert {group["name"] for group in found["groups"]} == names[by]
+
+
+class Tags(HTMLParser):
+    """The tags of a page, those that are open, and the addresses that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.open += [tag] * (tag not in ("meta", "rect"))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == "rect" or self.open.pop() == tag
+
+
+def test_the_page_is_one_file_without_scripts_and_escapes_names(cluster, capsys) -> None:
+    page = printed(capsys, "--snapshot", str(cluster), "--by", "pool", "-o", "html")
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.addresses == []
+    assert tags.seen.isdisjoint({"script", "link", "iframe", "img", "object"})
+    assert "url(" not in page
+    assert "38 of 54 GPUs wasted (70 %)" in page
+    assert page.count("<i title=") == len(re.findall("linear-gradient", page)) + page.count('<i title=""')
+    assert "&lt;script&gt;" in page
+
+
+def test_markdown_has_the_text_as_a_block(cluster, capsys) -> None:
+    text = printed(capsys, "--snapshot", str(cluster), "-o", "wide").rstrip()
+    assert printed(capsys, "--snapshot", str(cluster), "-o", "md").rstrip() == (
+        f"# GPU audit\n\n```text\n{text}\n```"
+    )
+
+
+def test_what_cannot_be_counted_is_said(capsys, tmp_path) -> None:
+    unknown = node("bare", 8, devices={GPU: "0"})
+    del unknown["metadata"]["labels"]
+    claims = pod("by-claim", gpus=0, resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": [node("a", 8), unknown, claims]}))
+    assert "1 pending pod without a known number of GPUs" in printed(capsys, "--snapshot", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prices", "nowhere.yaml"], "nowhere.yaml"),
+        (["-n", "ml"], "nodes run the pods of all namespaces"),
+        (["--prometheus", "ftp://x"], "expected a URL"),
+    ],
+)
+def test_unusable_options_are_said_in_one_line(cluster, capsys, words, message) -> None:
+    assert cli.main(["audit", "--snapshot", str(cluster), *words]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,175 @@
+"""Clusters with planted waste: the audit finds it under its cause, and mends free what they promise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from extender.cluster.census import CensusTaker
+from extender.explain.gpu_use import NO_WASTE, Step, gpu_use
+from extender.plan.audit import Audit, audit
+from extender.plan.mends import Mender
+from extender.plan.prices import NO_COSTS
+from tests.extender.plan.clusters import GPU, Manifest, bad_mig_layout, node, pod, source_of
+
+TAINT = {"taints": [{"key": "dedicated", "value": "infra", "effect": "NoSchedule"}]}
+SPOT = {"node.kubernetes.io/lifecycle": "spot"}
+IDLE_USE = {"stowage.dev/peak-gpu-memory": "4Gi", "stowage.dev/peak-gpu-compute": "5%"}
+GOOD_USE = {"stowage.dev/peak-gpu-memory": "76Gi", "stowage.dev/peak-gpu-compute": "98%"}
+
+
+class Planted(NamedTuple):
+    """``waste``: the planted GPUs by step; ``frees``: what the mend of each step must free, if it can be
+    tried."""
+
+    items: list[Manifest]
+    waste: Mapping[Step, float]
+    frees: Mapping[Step, float] = {}
+
+
+def full(prefix: str, count: int, gpus: int = 8, **more: Any) -> list[Manifest]:
+    """Nodes whose GPUs are in good use."""
+    items = [node(f"{prefix}-{n}", gpus, **more) for n in range(count)]
+    return [
+        *items,
+        *(pod(f"{prefix}-job-{n}", f"{prefix}-{n}", gpus, annotations=GOOD_USE) for n in range(count)),
+    ]
+
+
+def cordoned(prefix: str) -> Planted:
+    nodes = [node(f"{prefix}-{n}", 8, unschedulable=True) for n in range(2)]
+    return Planted([*nodes, *full(f"{prefix}-full", 3)], {Step.CLOSED: 16}, {Step.CLOSED: 16})
+
+
+def broken(prefix: str) -> Planted:
+    gone, sick = node(f"{prefix}-gone", 8, devices={GPU: "0"}), node(f"{prefix}-sick", 8, devices={GPU: "6"})
+    sick["status"]["capacity"] = {GPU: "8"}
+    gone["status"]["capacity"] = {GPU: "8"}
+    held = pod(f"{prefix}-held", f"{prefix}-sick", 6, annotations=GOOD_USE)
+    return Planted([gone, sick, held, *full(f"{prefix}-full", 2)], {Step.BROKEN: 10})
+
+
+def idle(prefix: str) -> Planted:
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(3)]
+    return Planted([*nodes, *full(f"{prefix}-full", 2)], {Step.IDLE: 24}, {Step.IDLE: 24})
+
+
+def fragmented(prefix: str) -> Planted:
+    own = {"nodeSelector": {"pool": prefix}}
+    nodes = [node(f"{prefix}-{n}", 8, labels={"pool": prefix}) for n in range(4)]
+    half = [pod(f"{prefix}-half-{n}", f"{prefix}-{n}", 4, annotations=GOOD_USE, **own) for n in range(4)]
+    waiting = [pod(f"{prefix}-large-{n}", gpus=8, **own) for n in range(2)]
+    return Planted([*nodes, *half, *waiting], {Step.FRAGMENTED: 16}, {Step.FRAGMENTED: 16})
+
+
+def without_cpu(prefix: str) -> Planted:
+    own = {"nodeSelector": {"pool": prefix}}
+    nodes = [node(f"{prefix}-{n}", 8, labels={"pool": prefix}) for n in range(2)]
+    eaters = [pod(f"{prefix}-etl-{n}", f"{prefix}-{n}", 0, cpu="62", owner="ReplicaSet") for n in range(2)]
+    waiting = [pod(f"{prefix}-w-{n}", gpus=4, cpu="16", **own) for n in range(4)]
+    return Planted([*nodes, *eaters, *waiting], {Step.CPU_OR_MEMORY: 16}, {Step.CPU_OR_MEMORY: 16})
+
+
+def tainted(prefix: str) -> Planted:
+    nodes = [node(f"{prefix}-{n}", 8, labels={"pool": prefix}, **TAINT) for n in range(2)]
+    waiting = [pod(f"{prefix}-w-{n}", gpus=4, nodeSelector={"pool": prefix}) for n in range(4)]
+    return Planted([*nodes, *waiting, *full(f"{prefix}-full", 2)], {Step.RULE: 16}, {Step.RULE: 16})
+
+
+def selected(prefix: str) -> Planted:
+    nodes = [node(f"{prefix}-{n}", 8, labels={"zone": "b"}) for n in range(2)]
+    waiting = [pod(f"{prefix}-w-{n}", gpus=8, nodeSelector={"zone": "a"}) for n in range(2)]
+    return Planted([*nodes, *waiting, *full(f"{prefix}-full", 1)], {Step.RULE: 16}, {Step.RULE: 16})
+
+
+def mig(prefix: str) -> Planted:
+    """Large instances wait for 10 x 3/7 GPUs, and 8/7 GPUs run as small ones: the rest is left over."""
+    waiting = 10 * 3 / 7
+    return Planted(bad_mig_layout(), {Step.MIG_LAYOUT: waiting}, {Step.MIG_LAYOUT: waiting})
+
+
+def gated(prefix: str) -> Planted:
+    own = {"nodeSelector": {"pool": prefix}}
+    nodes = [node(f"{prefix}-{n}", 8, labels={"pool": prefix}) for n in range(2)]
+    gates = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    waiting = [pod(f"{prefix}-w-{n}", gpus=8, **own, **gates) for n in range(2)]
+    return Planted([*nodes, *waiting], {Step.GATED: 16}, {Step.GATED: 16})
+
+
+def reserved(prefix: str) -> Planted:
+    holder = pod(f"{prefix}-headroom", f"{prefix}-0", 8, owner="ReplicaSet")
+    holder["spec"]["containers"][0]["image"] = "registry.k8s.io/pause:3.10"
+    nominated = pod(f"{prefix}-nominated", gpus=8)
+    nominated["status"]["nominatedNodeName"] = f"{prefix}-1"
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(2)]
+    return Planted([*nodes, holder, nominated], {Step.RESERVED: 16})
+
+
+def underused(prefix: str) -> Planted:
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(2)]
+    held = [pod(f"{prefix}-{n}", f"{prefix}-{n % 2}", 1, annotations=IDLE_USE) for n in range(16)]
+    return Planted([*nodes, *held], {Step.UNDERUSED: 16 * (1 - 1.2 * 0.05)})
+
+
+def on_demand(prefix: str) -> Planted:
+    again = {"annotations": {"stowage.dev/restartable": "true"}}
+    nodes = [node(f"{prefix}-0", 8), node(f"{prefix}-spot", 8, labels=SPOT)]
+    held = [pod(f"{prefix}-{n}", f"{prefix}-0", 4, **again) for n in range(2)]
+    return Planted([*nodes, *held], {Step.CHEAPER: 8, Step.IDLE: 8}, {Step.CHEAPER: 8})
+
+
+def mixed(*parts: Planted) -> Planted:
+    items = [item for part in parts for item in part.items]
+    waste = {step: gpus for part in parts for step, gpus in part.waste.items()}
+    return Planted(items, waste, {step: gpus for part in parts for step, gpus in part.frees.items()})
+
+
+PLANTED = {
+    "cordoned": cordoned("a"),
+    "broken": broken("a"),
+    "idle": idle("a"),
+    "fragmented": fragmented("a"),
+    "CPU used up": without_cpu("a"),
+    "tainted": tainted("a"),
+    "selector": selected("a"),
+    "MIG layout": mig("a"),
+    "gated": gated("a"),
+    "reserved": reserved("a"),
+    "underused": underused("a"),
+    "on demand": on_demand("a"),
+    "cordoned and fragmented": mixed(cordoned("a"), fragmented("b")),
+    "CPU, a taint and broken": mixed(without_cpu("a"), tainted("b"), broken("c")),
+    "fragmented, gated, underused and idle": mixed(fragmented("a"), gated("b"), underused("c")),
+}
+
+
+def audited(items: list[Manifest], by: str = "team") -> Audit:
+    source = source_of(*items)
+    state = source.state()
+    mender = Mender(source, state, {})
+    use = mender.with_use(asyncio.run(gpu_use(state, CensusTaker(state))))
+    mends = dict(mender.mends(use, lambda what, part: None))
+    return audit(state, "test", 0.0, use, mends, by, NO_COSTS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_waste_is_found_under_its_cause_and_mended(name: str) -> None:
+    planted = PLANTED[name]
+    of_cluster = audited(planted.items)
+    found = {line.step: line.gpus for line in of_cluster.steps}
+    assert sum(found.values()) == pytest.approx(of_cluster.installed, abs=0.05)
+    for step, gpus in planted.waste.items():
+        assert found[step] >= 0.95 * gpus, found
+        assert found[step] <= gpus + 1, found
+    frees = {line.step: line.mend.frees for line in of_cluster.steps if line.mend}
+    for step, gpus in planted.frees.items():
+        assert frees[step] == pytest.approx(gpus, abs=1), of_cluster.steps
+
+
+def test_a_clean_cluster_has_no_waste() -> None:
+    of_cluster = audited([*full("a", 4), pod("next", gpus=8)])
+    assert of_cluster.wasted == 0
+    assert {line.step for line in of_cluster.steps if line.gpus} <= set(NO_WASTE)

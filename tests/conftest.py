@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.precompile import choose_cache
+from tests import expected
 from tests.examples import NIGHTLY, SEED, USUAL
 
 choose_cache()  # before numba is imported
@@ -22,6 +23,16 @@ NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None, max_examples=USUAL)
 settings.load_profile("stowage")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what is said now (tests/expected.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    expected.rewriting = config.getoption("rewrite")
+    if expected.rewriting and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--rewrite writes files: without -n")
 
 
 def pytest_report_header() -> str | None:

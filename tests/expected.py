@@ -1,0 +1,66 @@
+"""Expectations that stand in files: samples on pages, and words in tables of cases.
+
+After a text has changed, ``pytest --rewrite`` with the tests that fail writes what is said now into these
+files, and the tests pass. Read the difference before you commit it: it is what users will read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+
+LIKE = 0.6
+"""How like a passage must be to the words that it replaces, from 0 to 1."""
+FEW = 3
+"""Words that are fewer stand in too many places."""
+OTHER_WORDS = 6
+"""A passage has at most so many words more or less."""
+rewriting = False
+"""Set by the option ``--rewrite`` (conftest.py)."""
+
+
+def check_text(file: Path, expected: str, actual: str) -> None:
+    """The text is the expected one, which stands in the file."""
+    if rewriting and actual != expected:
+        _replace(file, expected, actual)
+    else:
+        assert actual == expected
+
+
+def check_words(file: Path, words: str, text: str) -> None:
+    """The text contains these words, which stand in the file."""
+    near = nearest(words, text) if rewriting and words not in text and len(words.split()) >= FEW else None
+    if near is None:
+        assert words in text, text
+    else:
+        _replace(file, words, near)
+
+
+def nearest(words: str, text: str) -> str | None:
+    """The passage of whole words on one line that is most like these; None if none is like them."""
+    count, best, found = len(words.split()), LIKE, None
+    matcher = SequenceMatcher(b=words, autojunk=False)
+    for line in text.splitlines():
+        at = [match.span() for match in re.finditer(r"\S*[^\s.,:;]", line)]
+        for first, (start, _) in enumerate(at):
+            for _, end in at[max(first, first + count - 1 - OTHER_WORDS) : first + count + OTHER_WORDS]:
+                matcher.set_seq1(line[start:end])
+                if matcher.real_quick_ratio() > best and matcher.quick_ratio() > best:
+                    ratio = matcher.ratio()
+                    if ratio > best:
+                        best, found = ratio, line[start:end]
+    return found
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    """Raises ``pytest.fail.Exception`` if the file has the old text in another form."""
+    text = file.read_text()
+    for form in (lambda words: words, lambda words: json.dumps(words, ensure_ascii=False)[1:-1]):
+        if form(old) in text:
+            file.write_text(text.replace(form(old), form(new)))
+            return
+    pytest.fail(f"{file} has {old!r} in another form: write {new!r} by hand")

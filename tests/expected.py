@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import re
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
-
-import pytest
 
 LIKE = 0.6
 """How like a passage must be to the words that it replaces, from 0 to 1."""
@@ -25,19 +24,32 @@ rewriting = False
 
 def check_text(file: Path, expected: str, actual: str) -> None:
     """The text is the expected one, which stands in the file."""
-    if rewriting and actual != expected:
-        _replace(file, expected, actual)
+    if rewriting and actual != expected and expected in (page := file.read_text()):
+        file.write_text(page.replace(expected, actual))
     else:
         assert actual == expected
 
 
 def check_words(file: Path, words: str, text: str) -> None:
-    """The text contains these words, which stand in the file."""
-    near = nearest(words, text) if rewriting and words not in text and len(words.split()) >= FEW else None
-    if near is None:
-        assert words in text, text
-    else:
-        _replace(file, words, near)
+    """The text contains these words, which stand in the file between quotes, or as a value of YAML."""
+    if rewriting and words not in text and len(words.split()) >= FEW and (near := nearest(words, text)):
+        before = file.read_text()
+        for form in (str, _escaped):
+            whole = re.compile(rf"([\"']|[:-] ){re.escape(form(words))}([\"',}}]|$)", re.MULTILINE)
+            after = whole.sub(partial(_between, form(near)), before)
+            if after != before:
+                file.write_text(after)
+                return
+    assert words in text, text
+
+
+def _escaped(words: str) -> str:
+    """As between double quotes."""
+    return json.dumps(words, ensure_ascii=False)[1:-1]
+
+
+def _between(words: str, around: re.Match[str]) -> str:
+    return f"{around[1]}{words}{around[2]}"
 
 
 def nearest(words: str, text: str) -> str | None:
@@ -54,13 +66,3 @@ def nearest(words: str, text: str) -> str | None:
                     if ratio > best:
                         best, found = ratio, line[start:end]
     return found
-
-
-def _replace(file: Path, old: str, new: str) -> None:
-    """Raises ``pytest.fail.Exception`` if the file has the old text in another form."""
-    text = file.read_text()
-    for form in (lambda words: words, lambda words: json.dumps(words, ensure_ascii=False)[1:-1]):
-        if form(old) in text:
-            file.write_text(text.replace(form(old), form(new)))
-            return
-    pytest.fail(f"{file} has {old!r} in another form: write {new!r} by hand")

@@ -43,14 +43,8 @@ from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates, pods_named
-from extender.untrusted.limits import (
-    EXPLAIN_PODS,
-    HISTORY_RUNS,
-    HISTORY_SHOWN,
-    KEY,
-    LISTED_NAMES,
-    shorten,
-)
+from extender.untrusted import limits
+from extender.untrusted.limits import shorten
 
 _TEAMS_EVERY = 6
 """Samples of the fleet for one in the history, and for one of teams and jobs, which looks at every pod."""
@@ -97,10 +91,10 @@ class Inspector:
 
     async def _restore(self, kept: History) -> None:
         now = time()  # what is later was written while the clock was ahead
-        samples = await kept.last(_SAMPLE, b'"sample":', HISTORY_RUNS, now, now - PAST)
+        samples = await kept.last(_SAMPLE, b'"sample":', limits.HISTORY_RUNS, now, now - PAST)
         self.history.restore(reversed(samples))
-        began = await kept.last(RUN, b'"run":', HISTORY_RUNS, now, now - PAST)
-        self.jobs.restore([*await kept.last(RUN, b'"ended":', HISTORY_RUNS, now, now - PAST), *began])
+        began = await kept.last(RUN, b'"run":', limits.HISTORY_RUNS, now, now - PAST)
+        self.jobs.restore([*await kept.last(RUN, b'"ended":', limits.HISTORY_RUNS, now, now - PAST), *began])
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)
@@ -117,13 +111,13 @@ class Inspector:
         ``explained``: also where a copy of it would fit, if it has a node already. ``before``: only decisions
         before this moment.
         """
-        past = await self._kept.decisions(key, before, HISTORY_SHOWN) if self._kept else []
+        past = await self._kept.decisions(key, before, limits.HISTORY_SHOWN) if self._kept else []
         report = await self._now(key, explained=explained, asked_before=bool(past))
         if report is None and not past:
             return None
         report = report or PodReport(key, "", f"{key} does not exist now", [], None, self.replica())
         recent = ((key, decision) for decision in report.decisions)
-        last = [decision for _, decision in _newest((*past, *recent), before, HISTORY_SHOWN)]
+        last = [decision for _, decision in _newest((*past, *recent), before, limits.HISTORY_SHOWN)]
         return replace(report, decisions=last, runs=self.jobs.of_job(key, self._state.pods.get(key)))
 
     async def _now(self, key: str, *, explained: bool, asked_before: bool) -> PodReport | None:
@@ -157,13 +151,13 @@ class Inspector:
         request = self._state.request_or_none(pod)
         asked = asked_text(request, {}) if request else ""  # ``now.error`` says why it is not known
         gang = self._state.gangs.gang_of(pod)
-        members = self._state.gangs.members(gang.key)[:LISTED_NAMES] if gang else ()
-        listed = sorted((shorten(m.key, KEY), shorten(m.node_name, KEY)) for m in members)
+        members = self._state.gangs.members(gang.key)[: limits.LISTED_NAMES] if gang else ()
+        listed = sorted((shorten(m.key, limits.KEY), shorten(m.node_name, limits.KEY)) for m in members)
         return asked, describe_gang(self._state, pod), tuple(listed)
 
     def pods_named(self, name: str, kind: str) -> list[str]:
         """Keys of the pods of this name, or of the workload of this kind and name, bounded."""
-        return pods_named(self._state.pods.or_misaligned().values(), name, kind)[:LISTED_NAMES]
+        return pods_named(self._state.pods.or_misaligned().values(), name, kind)[: limits.LISTED_NAMES]
 
     async def decisions(self, before: float, most: int) -> Sequence[tuple[str, Decision]]:
         """The last decisions ``before`` a moment with the keys of their pods, newest first: of this replica,
@@ -188,8 +182,10 @@ class Inspector:
         """All pods and pod templates of a manifest: against the cluster, or against each of these ``nodes``
         by itself. ``complete`` as in ``parse_templates``. Raises ``ValueError``."""
         templates = parse_templates(manifest, "the manifest", complete)
-        if len(templates) > EXPLAIN_PODS:
-            raise ValueError(f"the manifest has {len(templates)} pods, at most {EXPLAIN_PODS} are explained")
+        if len(templates) > limits.EXPLAIN_PODS:
+            raise ValueError(
+                f"the manifest has {len(templates)} pods, at most {limits.EXPLAIN_PODS} are explained"
+            )
         return [await self._answer(template, nodes, templates) for template in templates]
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:

@@ -34,17 +34,8 @@ from extender.server.service import PROBES, Service
 from extender.server.verb_route import VerbEndpoint
 from extender.settings import API
 from extender.source.state_dump import prepare
-from extender.untrusted.limits import (
-    DECISIONS_LISTED,
-    DECISIONS_SIZE,
-    EXPLAIN_BODY,
-    EXPLAIN_PODS,
-    KEY,
-    LISTED_NAMES,
-    LOG_LEVEL,
-    PROBLEMS_LISTED,
-    shorten,
-)
+from extender.untrusted import limits
+from extender.untrusted.limits import shorten
 
 if TYPE_CHECKING:  # they load kernels
     from extender.explain.inspector import Inspector
@@ -56,10 +47,10 @@ _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
 _LINES = 100
 """The same for lines of the overview, and rows of the page's data that are sent at once: 100 KiB."""
-Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
-Numbers = Annotated[list[int] | None, Query(max_length=EXPLAIN_PODS)]
-Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
-Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
+Nodes = Annotated[list[str] | None, Query(max_length=limits.LISTED_NAMES)]
+Numbers = Annotated[list[int] | None, Query(max_length=limits.EXPLAIN_PODS)]
+Listed = Annotated[int, Query(ge=0, le=limits.DECISIONS_LISTED)]
+Problems = Annotated[int, Query(ge=0, le=limits.PROBLEMS_LISTED)]
 
 
 _OF_VERBS, _SCHEMAS = schema_components(
@@ -191,7 +182,7 @@ class _DebugRoutes:
         return _listed(b"{", "nodes", nodes, b"}\n")
 
     async def node(self, name: str) -> Response:
-        return self._found(self._inspector().node(name), f"node {shorten(name, KEY)}")
+        return self._found(self._inspector().node(name), f"node {shorten(name, limits.KEY)}")
 
     async def fragmentation(self) -> Response:
         return _json(await self._inspector().census.take())
@@ -217,12 +208,12 @@ class _DebugRoutes:
     ) -> Response:
         key = f"{namespace}/{name}"
         report = await self._inspector().pod(key, explained=explained, before=_moment(before))
-        return self._found(report, f"pod {shorten(key, KEY)}")
+        return self._found(report, f"pod {shorten(key, limits.KEY)}")
 
     async def pod_nodes(self, namespace: str, name: str, node: Nodes = None) -> Response:
         inspector, key = self._inspector(), f"{namespace}/{name}"
         answer = await _valid(inspector.nodes_for(key, node or inspector.node_names()))
-        return self._found(answer, f"pod {shorten(key, KEY)}")
+        return self._found(answer, f"pod {shorten(key, limits.KEY)}")
 
     async def explain(self, request: Request) -> Response:
         return await self._explained(request, lambda manifest: self._inspector().explain(manifest))
@@ -255,7 +246,7 @@ class _DebugRoutes:
         async for pod, decision in with_turns(found[:limit], _BATCH):
             line = to_json({"pod": pod, "decision": decision})
             size += len(line)
-            if rendered and size > DECISIONS_SIZE:
+            if rendered and size > limits.DECISIONS_SIZE:
                 break
             rendered.append(line)
             last = decision.at
@@ -316,7 +307,7 @@ class _DebugRoutes:
         Only for callers with a token."""
         if self._service.debug_auth is None:
             raise HTTPException(403, "needs debug_token_file or debug_token_review")
-        body = await self._body(request, LOG_LEVEL)
+        body = await self._body(request, limits.LOG_LEVEL)
         text = body.decode("latin-1").strip()
         self._bodies.release(body)
         if not (text.isascii() and text.isdigit()):
@@ -354,7 +345,7 @@ class _DebugRoutes:
 
     async def _explained(self, request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
         """The answer about the manifest in the body."""
-        body = await self._body(request, EXPLAIN_BODY)
+        body = await self._body(request, limits.EXPLAIN_BODY)
         try:
             return _json(await answer(body.decode()))
         except ValueError as error:

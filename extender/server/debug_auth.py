@@ -19,15 +19,9 @@ from extender.settings import Settings, SettingsError
 from extender.source.access_reviews import AUDIENCE, AccessReviews
 from extender.source.errors import ReviewError
 from extender.source.interface import Source
+from extender.untrusted import limits
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import (
-    DEBUG_PATH,
-    DEBUG_TOKEN,
-    REVIEW_SECONDS,
-    REVIEWS_KEPT,
-    REVIEWS_PENDING,
-    shorten,
-)
+from extender.untrusted.limits import shorten
 
 _KEPT_YES = 60.0
 """Seconds for which a positive review is cached: as long as controller-runtime caches a user."""
@@ -75,9 +69,9 @@ class TokenFile:
     def _read(self) -> bytes:
         self._read_at = None
         with self.path.open("rb") as file:
-            token = file.read(DEBUG_TOKEN + 2).strip()
-        if not token or len(token) > DEBUG_TOKEN:
-            raise ReviewError(f"the token file is empty or has more than {DEBUG_TOKEN} characters")
+            token = file.read(limits.DEBUG_TOKEN + 2).strip()
+        if not token or len(token) > limits.DEBUG_TOKEN:
+            raise ReviewError(f"the token file is empty or has more than {limits.DEBUG_TOKEN} characters")
         return hashlib.sha256(token).digest()
 
 
@@ -92,9 +86,9 @@ class DebugAuth:
     ) -> None:
         self._file, self._reviews, self._clock = token_file, reviews, clock
         self._users: BoundedMap[bytes, tuple[float, tuple[Mapping[str, object], bool] | None]] = BoundedMap(
-            REVIEWS_KEPT
+            limits.REVIEWS_KEPT
         )
-        self._access: BoundedMap[tuple[bytes, str, str], tuple[float, bool]] = BoundedMap(REVIEWS_KEPT)
+        self._access: BoundedMap[tuple[bytes, str, str], tuple[float, bool]] = BoundedMap(limits.REVIEWS_KEPT)
         self._threads = ThreadPoolExecutor(_THREADS, "reviews")
         self._pending = 0
         self.problem = ""
@@ -103,7 +97,7 @@ class DebugAuth:
     async def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Denial | None:
         """Why this request is refused; None if it is allowed. Never raises."""
         token = _bearer_token(headers)
-        if not token or len(path) > DEBUG_PATH:
+        if not token or len(path) > limits.DEBUG_PATH:
             return _NO_TOKEN
         try:
             refusal = await self._check(token, method.lower(), path)
@@ -120,11 +114,11 @@ class DebugAuth:
             return None
         if self._reviews is None:
             return _NO_TOKEN
-        if self._pending >= REVIEWS_PENDING:
+        if self._pending >= limits.REVIEWS_PENDING:
             return _BUSY
         self._pending += 1
         try:
-            async with asyncio.timeout(REVIEW_SECONDS):
+            async with asyncio.timeout(limits.REVIEW_SECONDS):
                 return await self._review(self._reviews, digest, token, verb, path)
         finally:
             self._pending -= 1
@@ -187,5 +181,5 @@ def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         scheme, _, token = value.partition(b" ")
         if name in _HEADERS and scheme.lower() == b"bearer":
             token = token.strip()
-            return token if len(token) <= DEBUG_TOKEN else b""
+            return token if len(token) <= limits.DEBUG_TOKEN else b""
     return b""

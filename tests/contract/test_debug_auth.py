@@ -258,7 +258,7 @@ async def test_waiting_reviews_are_bounded(api: ApiServer, tmp_path: Path) -> No
 async def test_reviews_that_are_remembered_are_bounded(
     api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("extender.server.debug_auth.REVIEWS_KEPT", 100)
+    monkeypatch.setattr("extender.untrusted.limits.REVIEWS_KEPT", 100)
     service = Service(Settings(debug_token_review=True), source_of(api, tmp_path), "1.2.3")
     assert service.debug_auth is not None
     async with client(service) as http:

@@ -14,7 +14,6 @@ from pydantic_core import to_jsonable_python
 from extender.cli.explain_text import render
 from extender.explain.answers import PodReport, Replica
 from extender.explain.pod import explain, explain_each
-from extender.server import app
 from extender.settings import Settings
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
 from tests.contract.conftest import Start, Stowage, manifest
@@ -71,11 +70,11 @@ async def test_an_answer_has_a_budget_of_bytes(start: Start, monkeypatch: pytest
     stowage = await start(*CLUSTER)
     await decided(stowage, *(f"p{number}" for number in range(5)))
     whole = (await stowage.http.get("/debug/decisions")).content
-    monkeypatch.setattr(app, "DECISIONS_SIZE", len(whole) // 2)
+    monkeypatch.setattr("extender.untrusted.limits.DECISIONS_SIZE", len(whole) // 2)
     part = await stowage.http.get("/debug/decisions")
     assert 1 <= len(part.json()["decisions"]) < 5
     assert part.json()["next"]
-    monkeypatch.setattr(app, "DECISIONS_SIZE", 1)
+    monkeypatch.setattr("extender.untrusted.limits.DECISIONS_SIZE", 1)
     assert len((await get(stowage, "/debug/decisions"))["decisions"]) == 1  # else no page would ever end
 
 

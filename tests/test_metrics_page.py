@@ -59,6 +59,7 @@ async def busy_service() -> Service:
     ended = Pod("default", "lost", lost.uid, lost.spec, "a", owner=lost.owner, deleting=True,
                 disruption="PreemptionByScheduler")  # fmt: skip
     engine.apply([Upserted(ended)])
+    engine.state.end_costs.results["learned", 0.5, "held"] += 1
     service.metrics.answered("filter", "fits", 0.001)
     service.metrics.nothing_fitted(["not enough free GPUs"])
     service.metrics.nodes_filtered({"fits": 2})

@@ -28,8 +28,8 @@ from bench.packing.worlds import Arrival, World, play
 from extender.cluster.end_costs import EVERY
 from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
-from packing.model.lifetimes import Lifetimes, stratified
-from packing.plan.starts import PARTS, Running, StartQueue, Stretch
+from packing.model.lifetimes import PARTS, Lifetimes, stratified
+from packing.plan.starts import Running, StartQueue, Stretch
 
 FUTURES, ROWS, AHEAD = 64, 64, 10
 """Number of futures, of nodes considered for each job, and of jobs ahead of it that are placed before."""

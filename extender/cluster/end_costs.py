@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
+from itertools import product
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
-from packing.model.lifetimes import LastEnds, Running
+from packing.model.lifetimes import PARTS, RESULTS, LastEnds, Running
 
 PROLONGED = 1.0
 """Cost in GPUs of prolonging the time until a node is empty by the mean run time of all pods
@@ -36,6 +38,10 @@ _RUN = re.compile(r"(-[a-z0-9]*[0-9][a-z0-9]*)+$")
 """Parts of a controller's name that change with each run: dates, numbers and hashes."""
 EVERY = "every pod"
 """The kind of all pods except those of services."""
+BASES = ("declared", "learned", "unknown")
+"""What the forecast of an end rests on: a limit, the pods of its kind, or those of its queue and size."""
+_JUST = 60.0
+"""Seconds since the start of a pod within which a forecast of its end is judged."""
 _TURN = 300
 """Number of updates, one every 0.1 s, that refresh the ages of the pods of all nodes."""
 _FINISHED = 10_000
@@ -68,13 +74,18 @@ class EndCosts:
         self._fleet, self._allocations = fleet, allocations
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
         self.jobs: dict[str, Job] = {}
+        self.results = Counter(dict.fromkeys(product(BASES, PARTS, RESULTS), 0))
+        """Pods that have ended by themselves: by what the forecast of their start rests on, its probability,
+        and whether they had ended by then."""
+        self._expected: dict[str, tuple[str, tuple[float, ...]]] = {}  # Unix seconds by key
 
     def apply(self, event: Event) -> None:
         """Apply an event of a pod, after ``allocations`` has applied it."""
         match event:
             case Upserted(Pod() as pod) if pod.terminated and pod.key in self.ends.running:
                 self._finished.put(pod.uid, True, len(pod.uid))
-                self.ends.leaves(pod.key, self.clock())
+                self._judge(pod.key)
+                self._leaves(pod.key, self.clock())
             case Upserted(Pod() as pod) if pod.terminated:
                 self._learn_from_finished(pod)
             case Upserted(Pod() as pod):
@@ -82,12 +93,35 @@ class EndCosts:
                 if held and pod.started and held.has_gpus:
                     was = self.ends.running.get(pod.key)
                     if was is None or (was.node, was.started) != (pod.node_name, pod.started):
-                        self.ends.starts(pod.key, Running(pod.node_name, self._kinds(pod), pod.started))
+                        running = Running(pod.node_name, self._kinds(pod), pod.started)
+                        self.ends.starts(pod.key, running)
+                        self._expect(pod, running)
             case Deleted("Pod", key):
-                self.ends.leaves(key)
+                self._leaves(key)
             case Listed("Pod", keys):
                 for key in self.ends.running.keys() - keys:
-                    self.ends.leaves(key)
+                    self._leaves(key)
+
+    def _leaves(self, key: str, done: float | None = None) -> None:
+        self._expected.pop(key, None)
+        self.ends.leaves(key, done)
+
+    def _expect(self, pod: Pod, running: Running) -> None:
+        """Forecast the end of a pod that has just started."""
+        self._expected.pop(pod.key, None)
+        if self.clock() - running.started > _JUST:
+            return
+        lifetime, end = self.ends.lifetimes.of(*running.kinds), self.declared_end(pod)[0]
+        if lifetime or math.isfinite(end):
+            is_learned = self.ends.lifetimes.of(kind_of(pod)) is not None
+            basis = "declared" if math.isfinite(end) else "learned" if is_learned else "unknown"
+            ends = (running.started + lifetime.ends_within(part) if lifetime else end for part in PARTS)
+            self._expected[pod.key] = basis, tuple(min(by, end) for by in ends)
+
+    def _judge(self, key: str) -> None:
+        basis, times = self._expected.get(key, ("", ()))
+        for part, by in zip(PARTS, times, strict=False):
+            self.results[basis, part, "held" if self.clock() <= by else "missed"] += 1
 
     def apply_job(self, event: Event) -> None:
         """Apply an event of a Job. One without a limit is not kept."""

@@ -29,9 +29,9 @@ from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from extender.verbs.eviction.node_pods import gpus_held
 from packing.fleet.arrays import Doubles
-from packing.model.lifetimes import stratified
+from packing.model.lifetimes import PARTS, RESULTS, stratified
 from packing.model.request import Request
-from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
+from packing.plan.starts import Running, Start, StartQueue, Stretch
 
 INTERVAL = 15.0
 """Seconds between two forecasts for all pending pods."""
@@ -73,7 +73,7 @@ class StartForecasts:
         """Counts forecasts for all that wait."""
         self._judged: dict[str, _Judged] = {}
         self._stretch = Stretch()
-        self.results = Counter(dict.fromkeys(product([""], PARTS, ("held", "missed")), 0))
+        self.results = Counter(dict.fromkeys(product([""], PARTS, RESULTS), 0))
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Forecast repeatedly until canceled."""

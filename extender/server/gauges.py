@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
@@ -19,6 +20,7 @@ from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 from extender.source.interface import WATCH_ENDS, Source
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import OUTCOMES, RefusalRecheck
+from packing.model.lifetimes import calibration_error
 
 if TYPE_CHECKING:  # they load kernels
     from extender.cluster.census import Census
@@ -79,15 +81,28 @@ class Gauges:
         yield from self._of_disruptions()
         yield from self._of_teams()
         yield from self._of_demand()
-        text = "First forecasts of starts, by result: whether the pod started in time."
-        results = {
-            (queue or NO_QUEUE_LABEL, str(part), result): count
-            for (queue, part, result), count in self._starts.results.items()
-        }
-        yield counter("start_forecasts", text, results, "queue", "quantile", "result")
+        yield from self._of_forecasts()
         if self._found is not None:
             yield from _waiting(self._found)
             yield from _fleet(self._found)
+
+    def _of_forecasts(self) -> Iterator[Metric]:
+        starts, ends = self._starts.results, self._state.end_costs.results
+        text = "First forecasts of starts, by result: whether the pod started in time."
+        results = {(queue or NO_QUEUE_LABEL, str(p), result): n for (queue, p, result), n in starts.items()}
+        yield counter("start_forecasts", text, results, "queue", "quantile", "result")
+        text = "Forecasts of ends, made when the pod started, by result: whether it ended in time."
+        results = {(basis, str(p), result): n for (basis, p, result), n in ends.items()}
+        yield counter("end_forecasts", text, results, "basis", "quantile", "result")
+        judged = defaultdict[str, Counter[tuple[float, str]]](Counter)
+        for (_, part, result), count in starts.items():
+            judged["start"][part, result] += count
+        for (basis, part, result), count in ends.items():
+            judged[f"{basis}_end"][part, result] += count
+        text = "Mean distance between the probability of a forecast time and the fraction that came in time."
+        errors = {forecast: calibration_error(counts) for forecast, counts in judged.items()}
+        known = {forecast: error for forecast, error in errors.items() if error is not None}
+        yield gauge("forecast_calibration_error_ratio", text, known, "forecast")
 
     def _of_state(self) -> Iterator[Metric]:
         state = self._state

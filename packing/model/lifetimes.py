@@ -16,13 +16,15 @@ from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from packing.jit import Doubles
 
+PARTS, RESULTS = (0.5, 0.9), ("held", "missed")
+"""The probabilities of forecast times, and what comes of a forecast."""
 FEWEST = 5
 """Pods of a kind that must have ended before its lifetime is known."""
 MOST_KINDS = 4_096
@@ -67,6 +69,11 @@ class Lifetime(NamedTuple):
         survives = 1 / (1 + (age / median) ** self.shape)
         end: Doubles = median * (1 / ((1 - outlives) * survives) - 1) ** (1 / self.shape)
         return np.maximum(end - age, 0.0)
+
+    def ends_within(self, part: float) -> float:
+        """The seconds after which a pod has ended with this probability, including the error of the
+        median."""
+        return self.median * math.pow(part / (1 - part), math.sqrt(1 + 1 / self.known) / self.shape)
 
 
 @dataclass(slots=True)
@@ -121,6 +128,14 @@ def normal_hazard(at: Doubles) -> Doubles:
     tail = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in near.tolist()])
     density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)
     return np.where(at < _FAR, density / tail, far + 1 / far - 2 / far**3)
+
+
+def calibration_error(results: Mapping[tuple[float, str], int]) -> float | None:
+    """Mean distance between the probability of a forecast time and the fraction of pods for which it held: by
+    probability and "held" or "missed", the number of pods. None before the first pod."""
+    known = {part: count for part in PARTS if (count := sum(results.get((part, r), 0) for r in RESULTS))}
+    off = [abs(results.get((part, "held"), 0) / count - part) for part, count in known.items()]
+    return fmean(off) if off else None
 
 
 class Lifetimes:

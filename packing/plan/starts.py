@@ -24,13 +24,12 @@ from packing.fleet.feasibility import fits_when_empty, reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus
+from packing.model.lifetimes import PARTS
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.victims.amounts import Holdings, demand_of
 from packing.victims.reprieve_kernels import reprieve
 
-PARTS = (0.5, 0.9)
-"""The probabilities with which a request starts by the forecast times."""
 _FIRST_STEP, _STEP, _MOST_STRETCH = 0.7, 0.1, 5.0
 """Logarithms of the maximum stretch of the times: by the first start, by one of many at least, and in
 total."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
+from packing.model.lifetimes import calibration_error
 from tests.extender.builders import make_node, make_pod, make_settings
 
 HOUR = 3600.0
@@ -115,3 +117,60 @@ def test_nodes_that_are_gone_are_forgotten(lifetimes):
         cluster.state.apply([Deleted("Pod", pod.key), Deleted("Node", name)])
         cluster.state.end_costs.update()
     assert len(cluster.state.end_costs.ends.places) < 10
+
+
+def judged(cluster: Cluster, basis: str) -> dict[tuple[float, str], int]:
+    results = cluster.state.end_costs.results
+    return {(part, result): count for (of, part, result), count in results.items() if of == basis}
+
+
+def run(cluster: Cluster, pod: Pod, seconds: float, **ends: object) -> None:
+    """The pod runs from now on, and leaves after these seconds."""
+    running = replace(pod, node_name="a", phase="Running", started=cluster.now)
+    cluster.state.apply([Upserted(running)])
+    cluster.now += seconds
+    cluster.state.apply([Upserted(replace(running, **ends))] if ends else [])
+    cluster.state.apply([Deleted("Pod", pod.key)])
+
+
+def test_nine_of_ten_pods_end_within_the_90_percent_time_of_their_kind() -> None:
+    cluster, rng = Cluster(), random.Random(3)
+    for number in range(600):
+        run(cluster, cluster.waits(f"p{number}", "train"), HOUR * rng.lognormvariate(0, 1), phase="Succeeded")
+    learned = judged(cluster, "learned")
+    assert 0.87 < learned[0.9, "held"] / (learned[0.9, "held"] + learned[0.9, "missed"]) < 0.93
+    error = calibration_error(learned)
+    assert error is not None
+    assert error < 0.04
+
+
+@pytest.mark.parametrize(
+    ("job", "deadline", "basis"),
+    [
+        ("nap", float("inf"), "learned"),
+        ("nap", 2 * HOUR, "declared"),
+        ("another", float("inf"), "unknown"),
+        ("another", 2 * HOUR, "declared"),
+    ],
+)
+def test_forecasts_of_ends_are_judged_by_what_they_rest_on(job: str, deadline: float, basis: str) -> None:
+    cluster = Cluster()
+    cluster.state.end_costs.results.clear()
+    run(cluster, replace(cluster.waits("p", job), deadline=deadline), 60.0, phase="Succeeded")
+    assert cluster.state.end_costs.results == {(basis, 0.5, "held"): 1, (basis, 0.9, "held"): 1}
+
+
+def test_pods_that_are_evicted_and_those_that_ran_before_are_not_judged() -> None:
+    cluster = Cluster()
+    before = cluster.state.end_costs.results.copy()
+    run(cluster, cluster.waits("p", "nap"), HOUR)
+    older = replace(cluster.waits("q", "nap"), node_name="a", phase="Running", started=cluster.now - HOUR)
+    cluster.state.apply([Upserted(older), Upserted(replace(older, phase="Succeeded"))])
+    assert cluster.state.end_costs.results == before
+
+
+def test_the_calibration_error_is_the_mean_distance_from_the_probability() -> None:
+    half = {(0.5, "held"): 6, (0.5, "missed"): 4}
+    assert calibration_error({}) is None
+    assert calibration_error(half) == pytest.approx(0.1)
+    assert calibration_error({**half, (0.9, "held"): 7, (0.9, "missed"): 3}) == pytest.approx(0.15)

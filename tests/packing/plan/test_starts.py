@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.fleet.placement import allocation_of
+from packing.model.lifetimes import PARTS
 from packing.model.request import Request
-from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
+from packing.plan.starts import Running, Start, StartQueue, Stretch
 from tests.examples import examples
 
 from ..fleet.builders import GPU, counted_node, fleet_of

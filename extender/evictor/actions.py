@@ -27,7 +27,7 @@ from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
 from extender.source.evictor_api import EvictorApi, ObjectEvent
 from extender.untrusted.token_bucket import TokenBucket
 from extender.untrusted.visible import many
-from extender.verbs.eviction.plan import EvictionPlan, named
+from extender.verbs.eviction.plan import EvictionPlan
 
 _LEAVES = ("evicted", "gone")
 _NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
@@ -200,16 +200,19 @@ class Actions:
                 await self._tell_victim(pod, plan, victim)
         done.failed = len(done.pods) < len(victims)
         if done.evictions and pod:
-            text = f"Evicting {many(done.evictions, 'pod')} to make room ({_cost(plan)})"
+            text = f"Evicting {many(done.evictions, 'pod')} to make room ({plan.cost_text})"
             await self._write_event(ObjectEvent(pod, "Preempting", "Preempting", text))
         return done
 
-    async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
-        """Write an Event of the pod that recommends to evict these victims. Nothing is evicted."""
-        _log.info("%s would fit on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
-        self.metrics.recommendations.inc()
-        text = f"Evicting {many(len(victims), 'pod')} would make room ({_cost(plan)})"
-        await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
+    async def recommend(self, pod: Pod | None, what: object, reason: str, note: str, details: str) -> bool:
+        """Recommend how to make room for the pod (None: headroom), unless the last recommendation with this
+        ``reason`` was the same; returns whether it was not."""
+        key = reason, pod.uid if pod else ""
+        if self.book.said.get(key) == what:
+            return False
+        self.book.said[key] = what
+        await self.say(pod, reason, "Recommending", note, details)
+        return True
 
     async def say(self, pod: Pod | None, reason: str, action: str, note: str, details: str) -> None:
         """Write an Event of the pod, and log the details, which may name other pods and nodes."""
@@ -250,7 +253,8 @@ class Actions:
 
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
         why, whom = why_evicted(self.state, plan, victim, pod or victim), pod.key if pod else "headroom"
-        _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
+        text = "evicted %s from %s for %s: %s (%s)"
+        _log.info(text, victim.key, victim.node_name, whom, why, plan.cost_text)
         # As in kube-scheduler's Event, the text has the preemptor's UID.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
         whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "to create headroom"
@@ -291,7 +295,3 @@ def _result(error: WriteError | None) -> str:
         return "unanswered"
     results: dict[int, str] = {HTTPStatus.NOT_FOUND: "gone", HTTPStatus.TOO_MANY_REQUESTS: "budget"}
     return results.get(error.status, "refused")
-
-
-def _cost(plan: EvictionPlan) -> str:
-    return f"cost {', '.join(f'{part:.4g}' for part in plan.cost)}"

@@ -85,7 +85,8 @@ class Backoff:
 class Book(Backoff):
     """Pending pods by UID: the start of their wait, the room reserved for them, and when to retry.
 
-    ``recommended``: the last recommendation. ``stale``: the node of a nomination without effect, which is
+    ``recommended``: the last recommendation of evictions. ``said``: the last recommendation by the reason of
+    its Event and the pod ("": headroom). ``stale``: the node of a nomination without effect, which is
     ignored. ``attempts``: attempts to reserve free room for the pod. ``checked``: when it was last searched
     for, as an increasing number.
     """
@@ -94,6 +95,7 @@ class Book(Backoff):
         super().__init__(5.0, 300.0)
         self.holds: dict[str, Hold] = {}
         self.recommended: dict[str, Recommendation] = {}
+        self.said: dict[tuple[str, str], object] = {}
         self.stale: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
         self.checked: dict[str, int] = {}
@@ -103,6 +105,7 @@ class Book(Backoff):
         """These pods are pending at ``now``; forget all others, except their holds."""
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
         self.keep(waiting)
+        self.said = {key: what for key, what in self.said.items() if not key[1] or key[1] in waiting}
         for known in (self.recommended, self.stale, self.attempts, self.checked):
             for uid in [uid for uid in known if uid not in waiting]:
                 del known[uid]

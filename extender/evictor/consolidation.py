@@ -103,7 +103,6 @@ class Consolidation:
         self._small, self._small_jobs = SmallWaits(self._rule), dict[str, tuple[Job, float]]()  # since when
         self._budget = LossBudget(self._rule, self._state.disruptions.moves)
         self._moved: dict[str, _Moved] = {}
-        self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
         self._backoff = Backoff(20.0, 300.0)
         self._known: list[tuple[Job, float]] = []
         self._large_waits = False
@@ -160,7 +159,10 @@ class Consolidation:
         if not (room and self._affordable(room)):
             self._delay(job)
         elif mode == "recommend":
-            await self._recommend(job, room)
+            moves = {(move.pod.uid, move.target) for move in room.moves}
+            pod, note = next(iter(job.pods), None), would_make_room(room, named=False)
+            said = await self._actions.recommend(pod, moves, "MoveRecommended", note, would_make_room(room))
+            self._actions.metrics.moves.labels("recommended").inc(said)
             self._delay(job)
         else:
             await self._move(job, room)
@@ -188,7 +190,6 @@ class Consolidation:
                 self._known.append((job, self._waited.look(job.key, now, enough=free >= job.gpus)))
             keys = {_NO_JOB.key, *(job.key for job, _ in self._known)}
             self._waited.keep(keys)
-            self._said = {key: moves for key, moves in self._said.items() if key in keys}
             self._backoff.keep(keys | self._state.nodes.keys())
         if self._small.lately(now):
             return iter(())
@@ -224,14 +225,6 @@ class Consolidation:
         gpus = float((self._state.fleet.arrays.compute_capacity > 0).sum())
         affordable = room.lost <= self._budget.left(gpus, self._wall())
         return affordable and self._actions.bucket.allows(len(room.moves), self._clock())
-
-    async def _recommend(self, job: Job, room: RoomByMoves) -> None:
-        moves = frozenset((move.pod.uid, move.target) for move in room.moves)
-        if self._said.get(job.key) != moves:
-            self._said[job.key] = moves
-            self._actions.metrics.moves.labels("recommended").inc()
-            pod, note = next(iter(job.pods), None), would_make_room(room, named=False)
-            await self._actions.say(pod, "MoveRecommended", "Recommending", note, would_make_room(room))
 
     async def _move(self, job: Job, room: RoomByMoves) -> None:
         """Reserve room for each pod that moves, and evict them."""

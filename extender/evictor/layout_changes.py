@@ -131,7 +131,6 @@ class LayoutChanges:
         self._looked, self._next = -_LOOK, -math.inf
         self._delays: dict[str, float] = {}  # of nodes whose write failed, or whose change is not ours
         self._ours, self._leads = dict[str, _Step](), False  # by node; whether this replica has led
-        self._recommended: tuple[str, str] = "", ""
 
     async def round(self, waiting: Sequence[Pod]) -> None:
         """Continue each change that has begun, and begin one if it is worthwhile."""
@@ -284,11 +283,10 @@ class LayoutChanges:
         if best is None or not self._still(best):
             return
         if "recommend" in (self._settings.mig_layouts, self._settings.evictor):
-            if self._recommended != (best.name, best.layout.name):
-                self._recommended = best.name, best.layout.name
-                self._actions.metrics.layouts.labels("recommended").inc()
-                note, details = would_change(best, named=False), would_change(best)
-                await self._actions.say(best.pods[0], "MigLayoutRecommended", "Recommending", note, details)
+            what, reason = (best.name, best.layout.name), "MigLayoutRecommended"
+            note, details = would_change(best, named=False), would_change(best)
+            said = await self._actions.recommend(best.pods[0], what, reason, note, details)
+            self._actions.metrics.layouts.labels("recommended").inc(said)
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
         grace = longest_grace(self._state, [move.pod for move in room.moves]) if room and room.moves else 0.0

@@ -26,7 +26,8 @@ from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
 from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Source
-from extender.verbs.eviction.plan import EvictionPlan
+from extender.untrusted.visible import many
+from extender.verbs.eviction.plan import EvictionPlan, named
 
 INTERVAL = 1.0
 """Seconds between two rounds."""
@@ -189,10 +190,13 @@ class Evictor:
         recommended = self._book.recommended
         others = (earlier.victims for uid, earlier in recommended.items() if uid != pod.uid)
         new = frozenset(victim.uid for victim in plan.to_evict).difference(*others)
-        recommendation = Recommendation(pod.uid, plan.node, new)
-        if new and recommended.get(pod.uid) != recommendation:
-            victims = [victim for victim in plan.to_evict if victim.uid in new]
-            await self.actions.recommend(pod, plan, victims)
-        recommended[pod.uid] = recommendation
+        recommended[pod.uid] = Recommendation(pod.uid, plan.node, new)
+        if new:
+            victims = named(victim for victim in plan.to_evict if victim.uid in new)
+            details = f"it would fit on {plan.node} without {victims} ({plan.cost_text})"
+            note = f"Evicting {many(len(new), 'pod')} would make room ({plan.cost_text})"
+            what = recommended[pod.uid]
+            is_new = await self.actions.recommend(pod, what, "EvictionRecommended", note, details)
+            self.actions.metrics.recommendations.inc(is_new)
         self._book.delay(pod.uid, self._clock())
         return "" if new else "room_is_coming"

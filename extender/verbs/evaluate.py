@@ -178,8 +178,7 @@ def reason_on(
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
         return _reason_of_dra(state, request, node)
-    idle_rows = [row] if idle else []
-    with state.fleet_view_for(pod) as fleet, fleet.without(without), fleet.plugins_idle(idle_rows):
+    with state.fleet_view_for(pod) as fleet, fleet.without(without, idle=[row] if idle else []):
         codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
         return Reason(int(codes[0]))
 

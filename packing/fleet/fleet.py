@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -185,8 +185,11 @@ class Fleet:
         self._change(held.row, [held], -1)
 
     @contextmanager
-    def without(self, held: Sequence[Allocation]) -> Iterator[None]:
-        """Within the context, the fleet lacks these allocations; the exact previous state is restored after
+    def without(
+        self, held: Iterable[Allocation], idle: Sequence[int] | npt.NDArray[np.int64] = ()
+    ) -> Iterator[None]:
+        """Within the context, the fleet lacks these allocations, and the device plugins of the ``idle`` rows
+        do not count as busy: they may be with one of these pods. The exact previous state is restored after
         it."""
         by_row = defaultdict[int, list[Allocation]](list)
         for allocation in held:
@@ -195,7 +198,8 @@ class Fleet:
             self._change(row, on_row, -1)
             self.absent[row] += on_row
         try:
-            yield
+            with self.plugins_idle(idle) if len(idle) else nullcontext():
+                yield
         finally:
             for row, on_row in by_row.items():
                 self._change(row, on_row, +1)

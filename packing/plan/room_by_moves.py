@@ -119,7 +119,6 @@ class _Search:
     ) -> None:
         self._fleet, self._costs, self._most = fleet, costs, most
         self._questions, self._changes, self._closed = questions, changes, closed
-        self._by_key = {pod.key: pod for pod in movable}
         self._gangs: defaultdict[str, list[Movable]] = defaultdict(list)
         self._on_row: defaultdict[int, list[Movable]] = defaultdict(list)
         for pod in movable:
@@ -135,17 +134,14 @@ class _Search:
         cost = self._ask(waiting.key)
         if not np.isfinite(cost).any():
             return False
-        self.moves.places[waiting.key] = self.hold(
-            waiting.request, _cheapest(self._fleet, cost), self._changes
-        )
+        best = _cheapest(self._fleet, cost)
+        self.moves.places[waiting.key] = self.hold(waiting.request, best, self._changes)
         return True
 
     def make_room(self, waiting: Waiting) -> bool:
         """Move other pods to make room for the pod."""
-        search, open_sets = (
-            VictimSearch(self._fleet, waiting.request),
-            list[tuple[float, int, int, frozenset[str]]](),
-        )
+        search = VictimSearch(self._fleet, waiting.request)
+        open_sets: list[tuple[float, int, int, frozenset[str]]] = []
         chosen: dict[tuple[int, frozenset[str]], list[Movable]] = {}
 
         def bound(row: int, stay: frozenset[str]) -> None:

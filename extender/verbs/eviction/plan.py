@@ -7,8 +7,7 @@ docs/preemption.md has the rules. The search is that of ``packing.victims``; as 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -68,6 +67,10 @@ class EvictionPlan:
         """The pods of the plan that are not terminating, highest priority first."""
         pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
         return sorted(pods.values(), key=lambda pod: -pod.priority)
+
+    @property
+    def cost_text(self) -> str:
+        return f"cost {', '.join(f'{part:.4g}' for part in self.cost)}"
 
     def order(self) -> tuple[bool, tuple[float, ...], str]:
         """A sort key, smallest for the best plan. No pod is evicted for a better placement if terminating
@@ -156,9 +159,10 @@ class _Planner:
         """The cheapest victims where the fleet's arrays are sufficient: roughly on all nodes, then thoroughly
         on the cheapest. Terminating pods are excluded."""
         on_nodes = [self._candidates[node.name] for node in nodes]
-        leaving = [bound for candidates in on_nodes for bound in candidates.leaving]
+        leaving = [held for of_node in on_nodes for bound in of_node.leaving for held in bound.held]
+        rows = [candidates.pods.row for candidates in on_nodes]
         with (
-            self._evicted(leaving, [candidates.pods.row for candidates in on_nodes]),
+            self._state.fleet.without(leaving, idle=rows),
             self._state.fleet_view_for(self._rules.preemptor) as fleet,
         ):
             forms = {form for node in nodes for form in node.forms}
@@ -224,7 +228,7 @@ class _Planner:
     def _evaluate(self, nodes: Sequence[str], evicted: Sequence[Bound]) -> Evaluation:
         state, names = self._state, NodeNames.of(nodes)
         simulator = self._claims.simulator([bound.pod for bound in evicted]) if self._claims else None
-        with self._evicted(evicted, state.rows(names).tolist()):
+        with state.fleet.without([held for bound in evicted for held in bound.held], idle=state.rows(names)):
             return evaluate(state, self._rules.preemptor, self._request, names, simulator=simulator)
 
     def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
@@ -252,14 +256,6 @@ class _Planner:
         policy, fleet, rows = self._state.policy, self._state.fleet, evaluation.rows.tolist()
         devices = (policy.terms(fleet, self._request, row).get("device", 0.0) for row in rows)
         return [cost - device for cost, device in zip(evaluation.cost.tolist(), devices, strict=True)]
-
-    @contextmanager
-    def _evicted(self, evicted: Sequence[Bound], rows: Sequence[int]) -> Iterator[None]:
-        """Remove these pods from the fleet. The device plugins of these rows are idle before the pods have
-        ended, and may be busy with one of these pods."""
-        fleet = self._state.fleet
-        with fleet.without([held for bound in evicted for held in bound.held]), fleet.plugins_idle(rows):
-            yield
 
 
 def _plan(found: NodeVictims, room: float) -> EvictionPlan:

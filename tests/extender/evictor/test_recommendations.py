@@ -25,7 +25,7 @@ async def test_recommendations_write_only_events(
     assert log(api) == [("event", "ml/p", "EvictionRecommended")]
     assert api.evictions.events[0]["note"] == "Evicting 1 pod would make room (cost 1)"
     messages = [record.getMessage() for record in caplog.records if "would fit on" in record.getMessage()]
-    assert messages == ["ml/p would fit on n1 without ml/v (cost 1)"]
+    assert messages == ["ml/p: it would fit on n1 without ml/v (cost 1)"]
     api.put(pod("v", "n1") | {"metadata": {"namespace": "ml", "name": "v", "uid": "another"}})
     await replica.rounds(60)
     assert len(log(api)) == 2  # the recommendation has changed

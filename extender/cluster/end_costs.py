@@ -73,6 +73,7 @@ class EndCosts:
         self._longest_run = longest_run
         self._fleet, self._allocations = fleet, allocations
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
+        self.on_learned: Callable[[str, tuple[Hashable, ...], float], None] = lambda uid, kinds, seconds: None
         self.jobs: dict[str, Job] = {}
         self.results = Counter(dict.fromkeys(product(BASES, PARTS, RESULTS), 0))
         """Pods that have ended by themselves: by what the forecast of their start rests on, its probability,
@@ -83,11 +84,14 @@ class EndCosts:
         """Apply an event of a pod, after ``allocations`` has applied it."""
         match event:
             case Upserted(Pod() as pod) if pod.terminated and pod.key in self.ends.running:
-                self._finished.put(pod.uid, True, len(pod.uid))
+                run = self.ends.running[pod.key]
                 self._judge(pod.key)
-                self._leaves(pod.key, self.clock())
+                self._leaves(pod.key)
+                self.learn(pod.uid, run.kinds, self.clock() - run.started)
             case Upserted(Pod() as pod) if pod.terminated:
-                self._learn_from_finished(pod)
+                # it ran before this process observed it, and is still listed
+                if 0 < pod.started < pod.finished:
+                    self.learn(pod.uid, self._kinds(pod), pod.finished - pod.started)
             case Upserted(Pod() as pod):
                 held = self._allocations.allocation_of(pod.key)
                 if held and pod.started and held.has_gpus:
@@ -102,9 +106,9 @@ class EndCosts:
                 for key in self.ends.running.keys() - keys:
                     self._leaves(key)
 
-    def _leaves(self, key: str, done: float | None = None) -> None:
+    def _leaves(self, key: str) -> None:
         self._expected.pop(key, None)
-        self.ends.leaves(key, done)
+        self.ends.leaves(key)
 
     def _expect(self, pod: Pod, running: Running) -> None:
         """Forecast the end of a pod that has just started."""
@@ -130,12 +134,13 @@ class EndCosts:
                 event = Deleted("Job", job.key)
         take_in(event, self.jobs)
 
-    def _learn_from_finished(self, pod: Pod) -> None:
-        """Learn from a pod that ran before this process observed it and that is still listed."""
-        known = self._finished.get(pod.uid)
-        self._finished.put(pod.uid, True, len(pod.uid))
-        if not known and 0 < pod.started < pod.finished and (kinds := self._kinds(pod)):
-            self.ends.lifetimes.ended(kinds, pod.finished - pod.started)
+    def learn(self, uid: str, kinds: tuple[Hashable, ...], seconds: float) -> None:
+        """Learn once from a pod that ended by itself after this time, here or before a restart."""
+        known = self._finished.get(uid)
+        self._finished.put(uid, True, len(uid))
+        if kinds and not known:
+            self.ends.lifetimes.ended(kinds, seconds)
+            self.on_learned(uid, kinds, seconds)
 
     def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
         """The kinds of a pod with GPUs, narrowest first; empty for other pods. A service has only its own

@@ -1,4 +1,4 @@
-"""Decisions, samples of the fleet and runs of pods in files, so that a restart does not lose them.
+"""Decisions, samples of the fleet, runs of pods and run times in files, so that a restart does not lose them.
 
 Each process appends lines of JSON to a file of its own in one directory, and reads the files of all: also
 those of other replicas, and of pods before it. Lines that cannot be read are skipped and counted. One thread
@@ -20,9 +20,9 @@ from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
 
 from extender.background import FileThread
@@ -40,6 +40,9 @@ _AGAIN = 3600.0
 _BLOCK = 64 << 10  # bytes that are read at once
 _AT = b'{"at":'
 DECISION = TypeAdapter(tuple[str, Decision])
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LEARNED = TypeAdapter(tuple[str, tuple[tuple[str, ...] | str, ...], _Seconds])
+"""A run time: the UID of the pod, its kinds, and the seconds."""
 T = TypeVar("T")
 
 
@@ -71,7 +74,9 @@ class History:
         self._said.put(key, (decision.answer, why, at), len(decision.answer) + len(why))
         self.add("decision", (pod.key, decision), at)
 
-    def add(self, kind: Literal["decision", "sample", "run", "ended"], value: object, at: float) -> None:
+    def add(
+        self, kind: Literal["decision", "sample", "run", "ended", "learned"], value: object, at: float
+    ) -> None:
         """``at``: Unix seconds, first in every line."""
         self._queued.append({"at": at, kind: value})
 

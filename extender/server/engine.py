@@ -25,7 +25,7 @@ from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
 from extender.explain.answers import Decision
 from extender.explain.decision_log import LONGEST_ANSWER, Decisions
-from extender.explain.history import history_of
+from extender.explain.history import LEARNED, History, history_of
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
@@ -43,7 +43,7 @@ from extender.source.errors import BEHIND
 from extender.source.interface import RECENT, Source
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, STEPS_AT_ONCE, shorten
+from extender.untrusted.limits import HISTORY_RUNS, KEPT_PODS, LARGE_BODY, STEPS_AT_ONCE, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.bind import Binder, expire_forever
 from extender.verbs.evaluate import Evaluation, search_devices
@@ -107,8 +107,15 @@ class Engine:
         yield "expiry of assumed pods", lambda: expire_forever(self.state, self.source)
         yield "history of the fleet", lambda: self.inspector.run(lambda: not self.missing())
         if self.history:
-            yield "history on disk", self.history.run
+            yield "history on disk", partial(self._keep_history, self.history)
         yield "forecast of starts", lambda: self.inspector.starts.run(lambda: not self.missing())
+
+    async def _keep_history(self, kept: History) -> None:
+        """Write what is added, and first read the run times of earlier processes."""
+        for uid, kinds, seconds in reversed(await kept.last(LEARNED, b'"learned":', HISTORY_RUNS)):
+            self.state.end_costs.learn(uid, kinds, seconds)
+        self.state.end_costs.on_learned = lambda *run: kept.add("learned", run, time.time())
+        await kept.run()
 
     async def _refresh(self) -> None:
         while self.missing():  # no verb runs yet, and the lists would outdate the first tables

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,12 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from extender.cluster.end_costs import EndCosts
 from extender.explain import history
 from extender.explain.answers import Decision, Explanation, Refusal
 from extender.explain.decision_log import Decisions
 from extender.explain.history import History, _backwards
 from extender.explain.inspector import Inspector
+from extender.k8s.objects import Deleted, Listed, Owner, Upserted
+from extender.server.engine import Engine
+from packing.model.lifetimes import FEWEST
 from tests.extender.builders import make_node, make_pod, make_state
+from tests.extender.engines import make_engine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REFUSED = Explanation("default/p", {"GPUs": 8}, refusals=(Refusal("too few GPUs", 3, True, "n1"),))
@@ -270,3 +276,28 @@ async def test_samples_of_a_clock_that_was_ahead_are_not_restored(tmp_path: Path
     inspector = Inspector(make_state(make_node("n")), Decisions(10), kept=kept)
     await inspector._restore(kept)
     assert inspector.history.columns()["at"] == [now - 7200, now - 3600]
+
+
+async def test_learned_run_times_outlive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_WRITE_EVERY", 0.01)
+
+    def started() -> tuple[EndCosts, Engine, asyncio.Task[None]]:
+        engine = make_engine(history_path=str(tmp_path / "files"))
+        engine.apply([Upserted(make_node("n")), Listed("Node", frozenset("n")), Listed("Pod", frozenset())])
+        return engine.state.end_costs, engine, asyncio.create_task(dict(engine.tasks())["history on disk"]())
+
+    _, engine, task = started()
+    files, kind = tmp_path / "files", ("default", "Job", "train")
+    while sum(file.read_text().count('"learned"') for file in files.glob("*")) < FEWEST:
+        pod = make_pod("p", 1, uid=str(time.monotonic()), node_name="n", owner=Owner("Job", "train-1"))
+        running = replace(pod, started=time.time() - 600)
+        engine.apply(
+            [Upserted(running), Upserted(replace(running, phase="Succeeded")), Deleted("Pod", pod.key)]
+        )
+        await asyncio.sleep(0.01)
+    second, _, task_of_second = started()
+    while (known := second.ends.lifetimes.of(kind)) is None:
+        await asyncio.sleep(0.01)
+    assert known.median == pytest.approx(600, rel=0.1)
+    for running_task in (task, task_of_second):
+        running_task.cancel()

@@ -68,6 +68,12 @@ class SettingsError(Exception):
     """One line per invalid setting."""
 
 
+Reserve: TypeAlias = Annotated[
+    Literal["off", "limits", "learned"],
+    BeforeValidator(_as_mode),
+    WithJsonSchema({"enum": ["off", "limits", "learned", False]}),
+]
+"""Whether nodes are reserved for large jobs, and what is known of the ends of other pods."""
 Plain: TypeAlias = Literal["least", "whole"]
 """The devices of a pod that requests GPUs without further requirements: the least valuable sufficient ones,
 or whole GPUs."""
@@ -332,7 +338,19 @@ class Settings(BaseModel):
     )
     mig_layouts_per_hour: int = _whole(4, 1, 1000, "maximum number of changes of MIG layouts per hour")
     shield_configmap: str | None = _object(
-        "a ConfigMap, or null: where to record which jobs recently lost pods"
+        "a ConfigMap, or null: where to record which jobs recently lost pods, and nodes that are reserved"
+    )
+    reserve: Reserve = Field(
+        default="off",
+        description="off, limits or learned: whether to reserve nodes for the large jobs that have been "
+        "pending longest. Until then, pods use these nodes that end in time by a declared limit (limits), or "
+        "also by past run times of their kind (learned). Needs shield_configmap",
+    )
+    reserve_after_seconds: _Seconds = _seconds(
+        900.0, 0, 1e9, "for which a large job must have been pending before nodes are reserved for it"
+    )
+    reserve_seconds: _Seconds = _seconds(
+        21_600.0, 60, 1e9, "after which nodes are no longer reserved for a job that has not started"
     )
     mig_manager: str | None = Field(
         default=None,
@@ -388,6 +406,13 @@ class Settings(BaseModel):
         modes = {value, *(queue.consolidation for queue in queues)} - {"off", None}
         if modes and info.data.get("evictor") == "off":
             raise ValueError("needs evictor: recommend or on, even for a single queue")
+        return value
+
+    @field_validator("reserve")
+    @classmethod
+    def _needs_configmap(cls, value: Reserve, info: ValidationInfo) -> Reserve:
+        if value != "off" and not info.data.get("shield_configmap"):
+            raise ValueError("needs shield_configmap, where all replicas find the reservations")
         return value
 
     @field_validator("evictor", "shield_configmap")

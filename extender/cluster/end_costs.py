@@ -42,6 +42,8 @@ BASES = ("declared", "learned", "unknown")
 """What the forecast of an end rests on: a limit, the pods of its kind, or those of its queue and size."""
 _JUST = 60.0
 """Seconds since the start of a pod within which a forecast of its end is judged."""
+_MOST = np.array([0.8])
+"""The fraction of the pods of a kind that "most" are."""
 _TURN = 300
 """Number of updates, one every 0.1 s, that refresh the ages of the pods of all nodes."""
 _FINISHED = 10_000
@@ -183,6 +185,12 @@ class EndCosts:
             ends.append(((job.started or start) + job.longest, job.limit))
         end, field = min(ends)
         return end + pod.grace, field if math.isfinite(end) else ""
+
+    def usual_seconds(self, pod: Pod) -> float:
+        """The seconds within which most pods of the pod's own kind have ended; infinite if unknown."""
+        kind = kind_of(pod)
+        lifetime = self.ends.lifetimes.of(kind) if kind else None
+        return float(lifetime.remaining(0.0, _MOST)[0]) if lifetime else math.inf
 
     def update(self) -> None:
         """Forget removed nodes and, for the costs, refresh the ages of some pods."""

@@ -135,6 +135,8 @@ def state_of(settings: Settings, dump: Header | None = None, *, live: bool = Fal
     by_queue = (queue.plain_gpu for queue in settings.queues.values())
     state.any_whole = "whole" in {settings.plain_gpu, *settings.plain_gpu_by_namespace.values(), *by_queue}
     state.end_costs.enabled = settings.lifetimes
+    state.large_jobs.mode = settings.reserve if live else "off"
+    state.large_jobs.evicts_equals = settings.evictor == "on"
     if settings.node_selector is not None:
         state.unknown_node = Reason.NOT_IN_SHARD
     state.fleet.separate = settings.separate_gpus

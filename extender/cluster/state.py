@@ -24,6 +24,7 @@ from extender.cluster.demand import DemandLearner
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.failures import Failures
 from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers, place_together
+from extender.cluster.large_jobs import LargeJobs
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
@@ -54,7 +55,7 @@ from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog, note_disruptions
 from extender.queues.gangs import GangTable
-from extender.queues.rights import Rights
+from extender.queues.rights import EvictionRules, Rights
 from extender.settings import Plain
 from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.feasibility import gpu_sizes
@@ -88,6 +89,7 @@ class State:
     many pods. ``gangs``: the pods that belong together. ``disruptions``: the jobs that lost pods recently.
     ``reservations``: places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost
     of nodes far from the other members. ``end_costs``: the cost of keeping a node busy for longer.
+    ``large_jobs``: the nodes that are reserved for them.
     ``gang_check``: no member of a gang is placed before all fit. ``synced``: the kinds whose first list has
     arrived or that count as unknown, which are ``unlisted``. ``failures`` counts errors in comparing nodes
     that fit, which reject no pod. ``kept_by_node``: data that verbs cache about the pods of a node, until the
@@ -113,6 +115,9 @@ class State:
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.end_costs = EndCosts(
             self.fleet, self.allocations, self.rights.queue_name, self.gangs.longest_run
+        )
+        self.large_jobs = LargeJobs(
+            self.fleet, self.gangs, self.end_costs, self.pods.by_uid, self.reservations, self._may_evict
         )
         self.numa = NumaTable(self.pods)
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
@@ -207,6 +212,12 @@ class State:
         row = self.fleet.rows.get(pod.node_name)
         return 0.0 if row is None else float(gpu_sizes(self.fleet, bound_request(pod).request)[row])
 
+    def _may_evict(self, preemptor: Pod, victim: Pod, at: float) -> bool:
+        """Whether the victim may be evicted for the preemptor then (Unix seconds)."""
+        equals = self.large_jobs.evicts_equals
+        rules = EvictionRules(self.rights, self.gangs, self.disruptions, preemptor, at, to_equals=equals)
+        return rules.may_ever_leave([victim])[0]
+
     def _place_together(
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]
     ) -> list[Placement] | None:
@@ -290,7 +301,7 @@ class State:
     def room_version(self) -> object:
         """Changes when free resources, rules of nodes, gangs or devices may have changed."""
         changes = self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
-        return changes, self.numa.changes, self.reservations.version
+        return changes, self.numa.changes, self.reservations.version, self.large_jobs.changes
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
-"""Stores in a ConfigMap the jobs that lost pods recently, so that they are shielded after a restart, and the
-work that moves lost in the last hour.
+"""Stores in a ConfigMap what must outlive a restart: the jobs that lost pods recently, which are shielded,
+the work that moves lost in the last hour, and the nodes that are reserved for large jobs.
 
-Every replica reads it at startup; the leader writes it. It is JSON under the key ``disruptions.json``.
+Every replica reads it at startup, and goes on reading it where nodes may be reserved; the leader writes it.
+It is JSON under the key ``disruptions.json``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from extender.evictor.actions import Leadership
-from extender.queues.disruptions import DisruptionLog
 from extender.source.errors import WriteError
 from extender.source.evictor_api import EvictorApi
 from extender.untrusted.limits import SHIELD_SIZE
@@ -23,17 +26,39 @@ INTERVAL = 2.0
 _log = logging.getLogger(__name__)
 
 
+class Stored(Protocol):
+    """Something that outlives a restart."""
+
+    def dump(self) -> Mapping[str, Any]:
+        """All that ``load`` needs, as JSON values under names of its own."""
+
+    def load(self, dumped: object) -> None:
+        """Take in a dump, which may be invalid, and have other names."""
+
+
 class ShieldKeeper:
-    """A log of disruptions, and the ConfigMap that stores it."""
+    """The ConfigMap, and all that it stores. ``follows``: replicas that do not lead go on reading it."""
 
     def __init__(
-        self, log: DisruptionLog, api: EvictorApi, leadership: Leadership, namespace: str, name: str
+        self,
+        parts: Sequence[Stored],
+        api: EvictorApi,
+        leadership: Leadership,
+        namespace: str,
+        name: str,
+        *,
+        follows: bool = False,
     ) -> None:
-        self._disruptions, self._api, self._leadership = log, api, leadership
+        self._parts, self._api, self._leadership, self._follows = parts, api, leadership, follows
         self._namespace, self._name = namespace, name
         self._stored: str | None = None  # None until it has been read in this term
         self._was_leading = False
         self._problem = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads, and has read what the last leader wrote."""
+        return self._leadership.is_leader and self._was_leading and self._stored is not None
 
     async def run(self) -> None:
         """Read, then write changes, until cancelled."""
@@ -48,7 +73,8 @@ class ShieldKeeper:
             self._stored = None  # another replica may have written it
         self._was_leading = leads
         try:
-            problem = await self._read() if self._stored is None else await self._write() if leads else ""
+            must_read = self._stored is None or (self._follows and not leads)
+            problem = await self._read() if must_read else await self._write() if leads else ""
         except WriteError as error:
             self._stored, problem = None, f"{error} (status {error.status})"
         if problem and problem != self._problem:  # logged once
@@ -62,14 +88,17 @@ class ShieldKeeper:
         if len(text) > SHIELD_SIZE:
             return "it is too large"
         try:
-            self._disruptions.load(json.loads(text or "{}"))
+            dumped = json.loads(text or "{}")
+            for part in self._parts:
+                part.load(dumped)
         except (ValueError, RecursionError):
             return "it is not JSON"
         return ""
 
     async def _write(self) -> str:
         """Returns a problem, "" for none."""
-        text = json.dumps(self._disruptions.dump(), separators=(",", ":"))
+        dumped = ChainMap(*(dict(part.dump()) for part in self._parts))
+        text = json.dumps(dict(dumped), separators=(",", ":"))
         if text == self._stored:
             return ""
         if len(text) > SHIELD_SIZE:

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -162,12 +163,12 @@ class _Forecaster:
 
     def __init__(self, state: State, now: float, stretch: Stretch) -> None:
         self._state, self._now, self._stretch = state, now, stretch
-        self._queue = StartQueue(state.fleet, self._running, FUTURES)
+        self._queue = StartQueue(state.fleet, partial(running_on, state), FUTURES)
         self._permitted = PermittedRows(state)
 
     async def forecasts(self, waiting: Sequence[Pod]) -> dict[str, StartForecast]:
         """By UID, of these pods in this order, where something can be said."""
-        self._soon = await self._free_soon()
+        self._soon = await free_soon(self._state)
         starts: dict[str, Start] = {}
         gangs, alike = defaultdict[Hashable, list[str]](list), defaultdict[Hashable, list[str]](list)
         for pod in waiting:
@@ -232,28 +233,30 @@ class _Forecaster:
     def _known(self, seconds: float) -> float | None:
         return self._now + seconds if math.isfinite(seconds) else None
 
-    def _running(self, row: int) -> list[Running]:
-        state, spec = self._state, self._state.fleet.specs[row]
-        found = []
-        for pod in state.pods.on_node(spec.name) if spec else ():
-            held = tuple(allocation for allocation in state.pods.allocations_of(pod) if allocation.row == row)
-            ends = state.end_costs.remaining(pod, _part_that_ends_before(pod.uid))
-            found.append(Running(pod.key, held, ends))
-        return found
 
-    async def _free_soon(self) -> Doubles:
-        """(N,) the GPUs of each node that are free now, and the more of those in use the sooner they are
-        expected to be free."""
-        state, half = self._state, np.array([0.5])
-        soon: Doubles = state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
-        mean = state.end_costs.ends.lifetimes.mean
-        async for key, running in with_turns(list(state.end_costs.ends.running.items()), 25):
-            pod, row = state.pods.get(key), state.fleet.rows.get(running.node)
-            if pod is not None and row is not None and row < soon.size:
-                ends = float(state.end_costs.remaining(pod, half)[0])
-                held = state.pods.allocations_of(pod)
-                soon[row] += gpus_held(state.fleet, held) / (1 + ends / max(mean, 1.0))
-        return soon
+def running_on(state: State, row: int) -> list[Running]:
+    """The pods on a row, and their ends in ``FUTURES``."""
+    spec, found = state.fleet.specs[row], []
+    for pod in state.pods.on_node(spec.name) if spec else ():
+        held = tuple(allocation for allocation in state.pods.allocations_of(pod) if allocation.row == row)
+        ends = state.end_costs.remaining(pod, _part_that_ends_before(pod.uid))
+        found.append(Running(pod.key, held, ends))
+    return found
+
+
+async def free_soon(state: State) -> Doubles:
+    """(N,) the GPUs of each node that are free now, and the more of those in use the sooner they are expected
+    to be free."""
+    half = np.array([0.5])
+    soon: Doubles = state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
+    mean = state.end_costs.ends.lifetimes.mean
+    async for key, running in with_turns(list(state.end_costs.ends.running.items()), 25):
+        pod, row = state.pods.get(key), state.fleet.rows.get(running.node)
+        if pod is not None and row is not None and row < soon.size:
+            ends = float(state.end_costs.remaining(pod, half)[0])
+            held = state.pods.allocations_of(pod)
+            soon[row] += gpus_held(state.fleet, held) / (1 + ends / max(mean, 1.0))
+    return soon
 
 
 def _kind_of(pod: Pod, request: Request | None) -> Hashable:

@@ -407,6 +407,10 @@ ADVICE: Mapping[Reason, str] = {
     Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
     Reason.REPARTITIONING: "wait: the MIG manager is reconfiguring the node (nvidia.com/mig.config.state)",
     Reason.LAYOUT_CHANGES: "wait: Stowage is changing it (annotation stowage.dev/mig-change, docs/mig.md)",
+    Reason.RESERVED: (
+        "wait until that job has started, or set activeDeadlineSeconds so that the pod ends before "
+        "(docs/queues.md)"
+    ),
     Reason.INVALID_LAYOUT: (
         "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
     ),

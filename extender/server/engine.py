@@ -221,7 +221,7 @@ class Engine:
         self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
         if not (result.names or result.error):
-            self._nothing_fits(args, result)
+            self._nothing_fits(args, [*evaluation.counts()] if evaluation else [*result.unresolvable])
         if len(result.names) == 1:
             self._answered(args.pod, result.names[0])
         if self.tracing:
@@ -243,8 +243,8 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
         return result, evaluation
 
-    def _nothing_fits(self, args: codec.FilterArgs, result: codec.FilterResult) -> None:
-        self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
+    def _nothing_fits(self, args: codec.FilterArgs, reasons: Sequence[str]) -> None:
+        self._metrics.nothing_fitted(reasons)
         if self._settings.evictor != "off" and has_unknown_filters(args.pod):
             names = args.names.json()
             self._refused_nodes.put(args.pod.uid, names, len(names))

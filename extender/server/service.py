@@ -131,6 +131,7 @@ class Service:
 
     def _evictor_tasks(self, engine: Engine, elector: LeaderElector) -> Iterator[tuple[str, Run]]:
         # Here, because they load kernels.
+        from extender.evictor.large_jobs import LargeJobReserver
         from extender.evictor.loop import Evictor
         from extender.evictor.metrics import EvictorMetrics
         from extender.evictor.shield import ShieldKeeper
@@ -141,7 +142,14 @@ class Service:
             yield "evictor", Evictor(engine.state, self.source, api, elector, settings, asked, metrics).run
         if settings.shield_configmap is not None:
             namespace, _, name = settings.shield_configmap.partition("/")
-            yield "shield", ShieldKeeper(engine.state.disruptions, api, elector, namespace, name).run
+            state, reserves = engine.state, settings.reserve != "off"
+            parts = (state.disruptions, state.large_jobs) if reserves else (state.disruptions,)
+            keeper = ShieldKeeper(parts, api, elector, namespace, name, follows=reserves)
+            yield "shield", keeper.run
+            if reserves:
+                asked = engine.asked()
+                reserver = LargeJobReserver(state, keeper, settings, asked.schedulers)
+                yield "reservations", reserver.run
 
     async def _update_version(self, engine: Engine) -> None:
         while True:

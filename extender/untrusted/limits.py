@@ -88,6 +88,7 @@ PAGE_WAITING = 40  # pending pods that the page explains, the most urgent ones
 # The evictor.
 EVENTS_READ = 32  # events about one pod that are read
 EVENTS_SIZE = 1 << 20  # bytes of these Events. One has about 1 KiB
+RESERVED_NODES = 4096  # of all reservations for large jobs in the ConfigMap
 SHIELD_SIZE = 900 << 10  # characters of the shield in its ConfigMap. The API server allows 1 MiB
 SCHEDULERS = 64  # names of schedulers that the evictor remembers from filter requests
 

@@ -62,6 +62,9 @@ MAX_SCORE = 10
 # By plain integers: numpy would iterate over all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
 _CODES = max(_TEXTS) + 1
+_NEVER = ~eviction_may_help(np.arange(_CODES, dtype=np.int8))
+"""(codes,) where neither room nor evictions help."""
+_NEVER[Reason.FITS] = False
 
 SPOT_BIAS = 2.0
 """Extra cost of a node of the other kind, in GPUs per GPU of the pod. A placement costs about one per GPU on
@@ -218,7 +221,12 @@ def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, 
         codes = np.where((rows >= 0) & ~may_stack(fleet, rows), np.int8(Reason.PART_OF_A_GPU), codes)
     if state.numa:
         codes = _refuse_misaligned(state, fleet, pod, rows, codes)
-    return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
+    if fleet.spot_rows:
+        codes = _refuse_spot(state, fleet, pod, rows, codes)
+    for reservation in state.large_jobs.closed_to(pod):
+        reserved = state.large_jobs.rows(reservation)[rows] & (rows >= 0)
+        codes = np.where(reserved & ~_NEVER[codes], np.int8(Reason.RESERVED), codes)
+    return codes
 
 
 def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:

@@ -50,6 +50,8 @@ def filter_nodes(
             # No event wakes an unschedulable pod when the other has started; a failed attempt is retried.
             return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
+    if unresolvable.pop(Reason.RESERVED.text, None):
+        unresolvable |= _reserved(state, args.names, evaluation)
     fits = evaluation.codes == 0
     return FilterResult(args.names.where(fits), failed, unresolvable, which=fits), evaluation
 
@@ -62,6 +64,16 @@ def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
     fits = np.array([name not in renamed for name in args.names], np.bool_)
     refused = {Reason.UNREADABLE.text: args.names.where(~fits)}
     return FilterResult(args.names.where(fits), {}, refused, which=fits)
+
+
+def _reserved(state: State, names: NodeNames, evaluation: Evaluation) -> dict[str, NodeNames]:
+    """The nodes that are reserved for large jobs, by a text that says for which and until when."""
+    jobs, refused = state.large_jobs, evaluation.codes == Reason.RESERVED
+    found = {}
+    for reservation in jobs.closed_to(evaluation.pod):
+        text = jobs.text(reservation, evaluation.pod)
+        found[text] = names.where(refused & jobs.rows(reservation)[evaluation.rows])
+    return found
 
 
 def _refused(

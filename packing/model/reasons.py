@@ -59,3 +59,4 @@ class Reason(IntEnum):
     SMALL_DEVICES = 34, "no GPU or fraction on the node is known to have the memory that the pod needs"
     LAYOUT_CHANGES = 35, "MIG layout of the node is about to change"
     AGENTS_NOT_READY = 36, "agents of the GPU sharing system are not ready on the node"
+    RESERVED = 37, "node is reserved for a large job"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,9 @@ from packing.fleet.arrays import Doubles, Flags
 from packing.fleet.feasibility import fits_when_empty, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
-from packing.plan.starts import StartQueue
+
+if TYPE_CHECKING:  # the verbs read reservations, and make none
+    from packing.plan.starts import StartQueue
 
 _T = TypeVar("_T")
 Domains: TypeAlias = npt.NDArray[np.int32]

@@ -24,6 +24,7 @@ RIGHTS = {
         "Role/stowage-evictor",
         "RoleBinding/stowage-evictor",
     },
+    "settings.reserve=limits": {"Role/stowage-evictor", "RoleBinding/stowage-evictor"},
     "settings.mig_manager=gpu-operator/layouts": {
         "Role/stowage-mig-manager",
         "RoleBinding/stowage-mig-manager",

@@ -341,6 +341,12 @@ def test_the_mode_of_the_evictor_may_look_like_a_boolean(tmp_path: Path, text: s
     assert load(None, {"STOWAGE_EVICTOR": text, "STOWAGE_LEADER_ELECTION": "gpu/stowage"}).evictor == mode
 
 
+def test_reservations_need_the_config_map(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "reserve: off"), {}).reserve == "off"
+    with pytest.raises(SettingsError, match="reserve: needs shield_configmap"):
+        load(write(tmp_path, "reserve: limits\nevictor_lease: gpu/stowage-evictor\n"), {})
+
+
 @pytest.mark.parametrize("line", ["evictor: on", "evictor: recommend", "shield_configmap: gpu/shield"])
 def test_the_evictor_needs_a_lease(tmp_path: Path, line: str) -> None:
     path = write(tmp_path, f"shortlist: 8\n{line}\n")

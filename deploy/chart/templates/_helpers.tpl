@@ -108,7 +108,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if ne .Values.scheduler.name "stowage" }}
 {{- $_ := set $set "evictor_schedulers" (list .Values.scheduler.name) }}
 {{- end }}
-{{- if eq (include "stowage.evictor" .) "true" }}
+{{- if or (eq (include "stowage.evictor" .) "true") (eq (include "stowage.reserves" .) "true") }}
 {{- $_ := set $set "shield_configmap" (printf "%s/stowage-shield" .Release.Namespace) }}
 {{- if eq .Values.shape "beside" }}
 {{- $_ := set $set "evictor_lease" (printf "%s/stowage-evictor" .Release.Namespace) }}
@@ -141,6 +141,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- define "stowage.evictor" -}}
 {{ has (.Values.settings.evictor | default "off") (list "on" "recommend" true) }}
+{{- end }}
+
+{{- define "stowage.reserves" -}}
+{{ has (.Values.settings.reserve | default "off") (list "limits" "learned") }}
 {{- end }}
 
 {{/* A file of scheduler-config/ for the kube-scheduler in the same pod. */}}

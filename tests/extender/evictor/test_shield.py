@@ -48,7 +48,7 @@ def api(api: ApiServer) -> ApiServer:
 def keeper(api: ApiServer, directory: Path, log: Log, *, leads: bool) -> tuple[ShieldKeeper, Leader]:
     leader = Leader(leads)
     return ShieldKeeper(
-        log,
+        [log],
         EvictorApi(source_of(api, directory, timeouts=UNHURRIED).rest, lambda: math.inf),
         leader,
         "gpu",

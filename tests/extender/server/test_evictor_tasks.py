@@ -95,6 +95,29 @@ async def test_the_scheduler_of_the_settings_needs_no_request(api: ApiServer, st
     await until(lambda: len(evicted(api)) == 1)
 
 
+async def test_a_node_is_reserved_and_all_replicas_refuse_it_to_others(api: ApiServer, start: Start) -> None:
+    given = {"evictor": "off", "reserve": "limits", "reserve_after_seconds": 0}
+    large = pod("p", gpus=2, schedulerName="stowage")
+    large["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    api.put(node("n1", 2))
+    api.put(pod("v", "n1", activeDeadlineSeconds=3000))
+    api.put(large)
+    replicas = [start(**given, evictor_lease="gpu/stowage") for _ in range(2)]
+    for service in replicas:
+        await until(lambda service=service: not service.missing(), within=120)  # type: ignore[misc]
+    for service in replicas:
+        await until(lambda service=service: _reserved(service), within=60)  # type: ignore[misc]
+        message = {"Pod": pod("q", priority=100), "Nodes": None, "NodeNames": ["n1"]}
+        assert (
+            b"reserved for ml/p until about"
+            in (await service.answer("filter", json.dumps(message).encode())).body
+        )
+
+
+def _reserved(service: Service) -> bool:
+    return bool(service.engine and service.engine.state.large_jobs.table.current)
+
+
 @pytest.mark.parametrize("settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}])
 def test_a_snapshot_has_no_evictor(settings: dict[str, Any]) -> None:
     given = Settings(evictor_lease="gpu/stowage", **settings)

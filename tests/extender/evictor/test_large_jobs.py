@@ -1,0 +1,166 @@
+"""Reservations for large jobs, with replicas that share a ConfigMap on a real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from extender.cluster.state import State
+from extender.evictor.book import Schedulers
+from extender.evictor.large_jobs import LargeJobReserver
+from extender.evictor.shield import KEY, ShieldKeeper
+from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.settings import Settings
+from extender.source.evictor_api import EvictorApi
+from packing.model.reasons import Reason
+from tests.extender.apiserver import ApiServer, source_of
+from tests.extender.builders import NOW, make_node, make_pod, make_state, why
+from tests.extender.evictor.replica import UNHURRIED
+
+SETTINGS = {"reserve_after_seconds": 600, "reserve_seconds": 3600}
+
+
+def gang(count: int) -> dict[str, str]:
+    """Annotations of a gang of so many pods."""
+    words = "gang.scheduling.koordinator.sh"
+    return {f"{words}/name": "g", f"{words}/min-available": str(count)}
+
+
+def large(name: str, gpus: int = 8, **more) -> Pod:
+    pending = {"unscheduled": "Unschedulable", "created": NOW - 700, "scheduler_name": "stowage"}
+    return make_pod(name, gpus, **pending | more)
+
+
+def running(name: str, node: str, gpus: int, left: float) -> Pod:
+    """A pod that ends after this many seconds by its limit."""
+    return make_pod(name, gpus, node_name=node, started=NOW - 100, deadline=100 + left)
+
+
+class Replica:
+    """A replica of Stowage with its own state, and the reservations that it reads or writes."""
+
+    def __init__(self, api: ApiServer, directory: Path, *objects: Pod, leads: bool = True) -> None:
+        self.is_leader, self.now = leads, NOW
+        self.state: State = make_state(*[make_node(name) for name in "abcd"], *objects)
+        self.state.large_jobs.mode = "limits"
+        self.state.end_costs.clock = lambda: self.now
+        rest = EvictorApi(source_of(api, directory, timeouts=UNHURRIED).rest, lambda: math.inf)
+        self.keeper = ShieldKeeper([self.state.large_jobs], rest, self, "gpu", "shield", follows=True)
+        settings = Settings.model_construct(**SETTINGS)
+        self.reserver = LargeJobReserver(
+            self.state, self.keeper, settings, Schedulers(["stowage"]), lambda: self.now
+        )
+
+    def hold_during_write(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def rounds(self, seconds: float = 0.0) -> dict[str, list[str]]:
+        """Read or write, and choose if it leads. Returns the reserved nodes by key."""
+        self.now += seconds
+
+        async def both() -> None:
+            await self.keeper.step()
+            await self.reserver.round()
+            await self.keeper.step()
+
+        asyncio.run(both())
+        return {one.key: list(one.nodes) for one in self.state.large_jobs.table.current}
+
+
+@pytest.fixture
+def api(api: ApiServer) -> ApiServer:
+    api.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
+    return api
+
+
+BUSY = (
+    running("p1", "a", 8, 900), running("p2", "b", 4, 300), running("p3", "b", 4, 500),
+    running("p4", "c", 4, 8000), running("p5", "d", 1, 9000),
+)  # fmt: skip
+
+
+def test_the_node_where_the_job_starts_soonest_is_reserved_until_it_starts(api, tmp_path):
+    replica = Replica(api, tmp_path, *BUSY, large("train"))
+    assert replica.rounds() == {"uid-train": ["b"]}
+    (one,) = replica.state.large_jobs.table.current
+    assert one.at == NOW + 500
+    assert why(replica.state, large("small", 1), "b") == Reason.RESERVED
+    replica.state.apply([Upserted(running("train", "b", 8, 5000))])
+    assert replica.rounds(10) == {}
+    assert replica.state.large_jobs.table.rests == {}
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        (large("young", created=NOW - 599),),
+        (large("small", 3),),
+        (large("gated", gates=("queue",)),),
+        (large("elsewhere", scheduler_name="default-scheduler"),),
+        (large("too-large", 16),),
+        (large("g0", 1, annotations=gang(9)),),
+    ],
+)
+def test_no_node_is_reserved_for_a_job_that_has_not_waited_or_could_not_start(api, tmp_path, pods):
+    assert Replica(api, tmp_path, *BUSY, *pods).rounds() == {}
+
+
+def test_a_gang_gets_as_many_nodes_as_it_needs(api, tmp_path):
+    members = [large(f"g{n}", annotations=gang(2)) for n in range(2)]
+    (nodes,) = Replica(api, tmp_path, *BUSY, *members).rounds().values()
+    assert nodes == ["a", "b"]
+
+
+def test_another_replica_reads_what_the_leader_chose_and_goes_on_with_it(api, tmp_path):
+    leader = Replica(api, tmp_path, *BUSY, large("train"))
+    follower = Replica(api, tmp_path, *BUSY, large("train"), leads=False)
+    assert follower.rounds() == {}
+    chosen = leader.rounds()
+    assert follower.rounds(1) == chosen
+    assert why(follower.state, large("small", 1), "b") == Reason.RESERVED
+    leader.is_leader, follower.is_leader = False, True
+    before = follower.state.large_jobs.table.current
+    assert follower.rounds(10) == chosen
+    assert [one.since for one in follower.state.large_jobs.table.current] == [before[0].since]
+
+
+def test_a_replica_that_starts_keeps_the_reservation(api, tmp_path):
+    chosen = Replica(api, tmp_path, *BUSY, large("train")).rounds()
+    other = [running("p6", "b", 4, 4000), *BUSY]  # a new choice would be another one
+    assert Replica(api, tmp_path, *other, large("train")).rounds(5) == chosen
+
+
+def test_nodes_are_chosen_anew_at_most_once_a_minute(api, tmp_path):
+    replica = Replica(api, tmp_path, *BUSY, large("train"))
+    replica.rounds()
+    replica.state.apply([Deleted("Pod", "default/p1")])  # node a is idle now
+    assert replica.rounds(30) == {"uid-train": ["b"]}
+    assert replica.rounds(40) == {"uid-train": ["a"]}
+
+
+def test_idle_gpus_are_counted(api, tmp_path):
+    replica = Replica(api, tmp_path, *BUSY, large("train"))
+    replica.rounds()
+    replica.state.apply([Deleted("Pod", "default/p2")])
+    replica.rounds(30)
+    (one,) = replica.state.large_jobs.table.current
+    assert one.idle == pytest.approx(4 * 30)
+    stored = json.loads(api.evictions.config_maps.objects["gpu/shield"]["data"][KEY])
+    assert stored["reserved"]["current"][0][-1] == pytest.approx(4 * 30)
+
+
+def test_a_team_whose_large_jobs_never_start_leaves_most_gpus_to_others(api, tmp_path):
+    """It files ten jobs of a node each, which never start although their nodes are free."""
+    replica = Replica(api, tmp_path, *(large(f"j{n}", created=NOW - 1e5) for n in range(10)))
+    replica.state.apply([Upserted(pod) for pod in (running("a1", "a", 1, 60), running("b1", "b", 1, 60))])
+    held, rounds = 0, 200
+    for _ in range(rounds):
+        nodes = [node for nodes in replica.rounds(120).values() for node in nodes]
+        assert len(nodes) <= 1  # a quarter of the four nodes
+        held += len(nodes)
+    assert 0 < held <= rounds / 2 + 5

@@ -53,7 +53,7 @@ _NAMED = 3
 """Maximum number of pods named that must end first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Judged:
     """The first forecast of a pending pod: ``by`` are Unix seconds; ``open`` are the parts not decided
     yet."""
@@ -90,7 +90,7 @@ class StartForecasts:
 
     async def refresh(self) -> None:
         """Forecast for pods for which kube-scheduler found no room. Other tasks run in between."""
-        self._judge()
+        self._judge_late()
         self.version += 1
         pending = pods_waiting_for_devices(self._state)
         waiting = [pod for pod in pending if pod.unscheduled and not pod.gates][:MOST_PODS]
@@ -107,20 +107,26 @@ class StartForecasts:
                 queue = self._state.rights.queues.name_of(pod)
                 self._judged[pod.uid] = _Judged(queue, by, {*by})
 
-    def _judge(self) -> None:
-        """Compare the forecasts with pods that have started, or have not started in time."""
-        now, pods = self._clock(), self._state.pods
+    def bound(self, pod: Pod) -> None:
+        """Compare the forecast of a pod with its start: it has just been bound. It may have ended before the
+        next forecast."""
+        if judged := self._judged.pop(pod.uid, None):
+            self._decide(judged, judged.open)
+
+    def _judge_late(self) -> None:
+        """Count the forecasts of pods that have not started in time."""
+        now = self._clock()
         for uid, judged in list(self._judged.items()):
-            pod = pods.by_uid(uid)
-            started = pod is not None and pods.is_bound(uid)
-            at = (pod.started if pod and started else 0.0) or now
-            for part in [open_part for open_part in judged.open if started or now > judged.by[open_part]]:
-                in_time = started and at <= judged.by[part]
-                judged.open.discard(part)
-                self.results[judged.queue, part, "held" if in_time else "missed"] += 1
-                self._stretch.learn(part, judged.by[part], in_time=in_time)
-            if pod is None or started:
+            self._decide(judged, {part for part in judged.open if now > judged.by[part]})
+            if self._state.pods.by_uid(uid) is None:
                 del self._judged[uid]
+
+    def _decide(self, judged: _Judged, parts: set[float]) -> None:
+        for part in parts:
+            in_time = self._clock() <= judged.by[part]
+            self.results[judged.queue, part, "held" if in_time else "missed"] += 1
+            self._stretch.learn(part, judged.by[part], in_time=in_time)
+        judged.open = judged.open - parts
 
 
 async def forecast_new(state: State, pod: Pod, now: float) -> StartForecast | None:

@@ -357,6 +357,7 @@ class Engine:
 
     def _pod_bound(self, pod: Pod) -> None:
         """Observe the wait of a pod that has been bound."""
+        self.inspector.starts.bound(pod)
         if pod.created and bound_request(pod).request.wants_gpu:
             waited = max(0.0, time.time() - pod.created)
             self._metrics.pod_bound(self.state.rights.queue_name(pod), waited)

@@ -33,6 +33,7 @@ class Cluster:
         costs = EndCosts(self.state.fleet, self.state.allocations, *asked, self.clock)
         self.state.end_costs = costs
         self.starts = StartForecasts(self.state, self.clock)
+        self.state.pods.on_bound = self.starts.bound
         self.state.apply([Upserted(make_node("a", 8)), Listed("Node", frozenset("a"))])
         self.state.apply([Listed("Pod", frozenset())])
         for number in range(history):
@@ -281,6 +282,20 @@ def test_first_forecasts_are_judged_by_what_came():
     cluster.state.apply([Upserted(replace(pod, node_name="a", phase="Running", started=cluster.now))])
     asyncio.run(cluster.starts.refresh())
     assert +cluster.starts.results == {("", 0.5, "missed"): 1, ("", 0.9, "held"): 1}
+
+
+def test_a_pod_that_has_ended_before_the_next_forecast_started_in_time():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    pod = cluster.waits("train-78")
+    found = cluster.forecast(pod)
+    cluster.state.apply([Deleted("Pod", "default/train-77")])
+    bound = replace(pod, node_name="a", phase="Running", started=cluster.now)
+    cluster.state.apply([Upserted(bound), Upserted(replace(bound, phase="Succeeded"))])
+    assert found.most is not None
+    cluster.now = found.most + INTERVAL
+    asyncio.run(cluster.starts.refresh())
+    assert +cluster.starts.results == {("", 0.5, "held"): 1, ("", 0.9, "held"): 1}
 
 
 def test_forecasts_that_are_missed_stretch_the_next():

@@ -8,7 +8,7 @@ than it requests, so GPUs that no pending pod would use are idle because nothing
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
@@ -44,7 +44,7 @@ _KINDS = 128
 """Kinds of pending pods that are evaluated, those of the highest priority: each costs a filter request."""
 _LEAST = 1e-6
 """GPUs below which a fraction is a rounding error."""
-_AT_ONCE = 50
+_AT_ONCE = 20
 Amounts = npt.NDArray[np.float64]
 
 
@@ -71,6 +71,25 @@ class Step(StrEnum):
 
 HELD = Step.UNDERUSED, Step.CHEAPER, Step.NOT_MEASURED, Step.IN_USE
 """Steps of GPUs that pods hold."""
+TITLES: Mapping[Step, str] = {
+    Step.CLOSED: "on closed nodes",
+    Step.BROKEN: "broken or not offered",
+    Step.NOT_READABLE: "not readable",
+    Step.IDLE: "idle: no pending pod needs them",
+    Step.TOO_FEW: "idle: too few for any pending pod",
+    Step.STARTING: "free: pending pods fit and should start",
+    Step.FRAGMENTED: "idle: too fragmented for pending pods",
+    Step.CPU_OR_MEMORY: "idle: CPU, memory or the like is used up",
+    Step.MIG_LAYOUT: "idle: wrong MIG layout for pending pods",
+    Step.RULE: "idle: taint, selector or other rule of pods",
+    Step.GATED: "idle: gates or quotas hold pending pods",
+    Step.RESERVED: "reserved, not used yet",
+    Step.UNDERUSED: "held by pods, but not used",
+    Step.CHEAPER: "held, but cheaper GPUs suffice",
+    Step.NOT_MEASURED: "held by pods, use not measured",
+    Step.IN_USE: "in good use",
+}
+"""A short phrase for each step."""
 NO_WASTE = Step.NOT_READABLE, Step.STARTING, Step.NOT_MEASURED, Step.IN_USE
 """Steps that are no waste, as far as is known."""
 
@@ -98,6 +117,11 @@ class GpuUse:
     def by_step(self) -> dict[Step, float]:
         """GPUs of each step, also of those with none."""
         return {step: sum(part.gpus for part in self.parts if part.step is step) for step in Step}
+
+    def titled(self) -> list[tuple[str, float, bool]]:
+        """The steps with GPUs in order: title, GPUs, and whether it is waste."""
+        sums = {step: round(gpus, 2) for step, gpus in self.by_step().items()}
+        return [(TITLES[step], gpus, step not in NO_WASTE) for step, gpus in sums.items() if gpus]
 
 
 class Obstacle(IntEnum):
@@ -141,6 +165,10 @@ class Demand:
     copies: int = 1
     node: int = -1
 
+    @property
+    def total(self) -> float:
+        return self.gpus * self.copies
+
 
 class Claims:
     """Claims of pending pods on ``free`` GPUs, CPU (milli) and memory (bytes), (N,) each."""
@@ -148,25 +176,29 @@ class Claims:
     def __init__(self, free: Amounts, cpu: Amounts, memory: Amounts) -> None:
         self.free, self._cpu, self._memory = free, cpu, memory
 
-    def of(self, demands: Sequence[Demand]) -> Iterator[Part]:
+    def of(self, demands: Sequence[Demand]) -> Iterator[Part | None]:
         """The claims of demands in kube-scheduler's order, with the row as node: all demands without an
-        obstacle first, then those with the smallest one. The last obstacle that must go is the cause."""
-        rest = list[Demand]()
+        obstacle first, then those with the smallest one. The last obstacle that must go is the cause. Yields
+        None where nothing is claimed."""
+        rest = [demand for demand in demands if demand.node < 0]
         for demand in demands:
             if demand.node >= 0:
-                yield from self._claim(Step.RESERVED, [(demand.node, demand.gpus * demand.copies)], demand)
-            else:
-                rest.append(demand)
+                yield from self._claim(Step.RESERVED, [(demand.node, demand.total)], demand)
         for level, step in enumerate(_STEPS):
-            for demand in list(rest):
-                if (taken := self._enough(demand, level)) and not (demand.held and level):
-                    rest.remove(demand)
-                    yield from self._claim(Step.GATED if demand.held else step, taken, demand)
+            nowhere, later = set[tuple[int, int]](), list[Demand]()
+            for demand in rest:
+                alike = id(demand.obstacles), demand.copies
+                taken = [] if alike in nowhere or (demand.held and level) else self._enough(demand, level)
+                yield from (
+                    self._claim(Step.GATED if demand.held else step, taken, demand) if taken else [None]
+                )
+                if not taken:
+                    nowhere.add(alike)
+                    later.append(demand)
+            rest = later
         for demand in rest:
             if not demand.held:
-                yield from self._claim(
-                    Step.TOO_FEW, self._pieces(demand, demand.gpus * demand.copies, {}), demand
-                )
+                yield from self._claim(Step.TOO_FEW, self._pieces(demand, demand.total, {}), demand)
 
     def _enough(self, demand: Demand, level: int) -> list[tuple[int, float]]:
         """Rows with GPUs for all copies, if obstacles up to the level went; none if there are too few."""
@@ -225,26 +257,24 @@ async def gpu_use(state: State, census: CensusTaker) -> GpuUse:
     """The use of all GPUs. Other tasks run in between, so it shows no single moment of a busy cluster."""
     await census.take()
     counts = {name: count for name in sorted(state.nodes) if (count := census.node(name))}
-    parts, arrays = list[Part](), state.fleet.arrays
+    parts, arrays, names = list[Part](), state.fleet.arrays, dict[int, str]()
     free = np.zeros(arrays.capacity)
+    cpu, memory = arrays.free_cpu.astype(np.float64), arrays.free_memory.astype(np.float64)
     async for name, count in with_turns(counts.items(), _AT_ONCE):
-        of_node = list(_parts_of(state, name, count))
-        free[state.fleet.rows[name]] = max(count.gpus - sum(part.gpus for part in of_node), 0.0)
-        parts += of_node
-    demands, notes = await _demands(state, free)
-    claims = Claims(free, arrays.free_cpu.astype(np.float64), arrays.free_memory.astype(np.float64))
-    parts += [replace(part, node=_name(state, int(part.node))) for part in claims.of(demands)]
-    idle = np.flatnonzero(free > _LEAST).tolist()
-    parts += [Part(Step.IDLE, float(free[row]), _name(state, row)) for row in idle]
+        if name in state.nodes and (row := state.fleet.rows[name]) < free.size:
+            of_node = list(_parts_of(state, name, count))
+            free[row] = max(count.gpus - sum(part.gpus for part in of_node), 0.0)
+            names[row], parts = name, parts + of_node
+    demands, notes = await _demands(
+        state, {names[row]: row for row in names if free[row] > _LEAST}, free.size
+    )
+    async for part in with_turns(Claims(free, cpu, memory).of(demands), 1):
+        parts += [replace(part, node=names[int(part.node)])] if part else []
+    parts += [Part(Step.IDLE, float(free[row]), name) for row, name in names.items() if free[row] > _LEAST]
     if unknown := [name for name, count in counts.items() if not count.gpus]:
         notes.append(f"{many(len(unknown), 'node')} with an unknown number of GPUs, such as {unknown[0]}")
-    installed = sum(count.gpus for count in counts.values())
+    installed = sum(counts[name].gpus for name in names.values())
     return GpuUse(tuple(parts), installed, (*state.unlisted_texts(), *notes))
-
-
-def _name(state: State, row: int) -> str:
-    spec = state.fleet.specs[row]
-    return spec.name if spec else ""
 
 
 def _parts_of(state: State, name: str, count: NodeCount) -> Iterator[Part]:
@@ -290,38 +320,36 @@ def _holders(state: State, name: str, held: float) -> Iterator[tuple[str, float]
         yield from ((key, held * of / total) for key, of in gpus.items() if of > 0) if total else [("", held)]
 
 
-async def _demands(state: State, free: Amounts) -> tuple[list[Demand], list[str]]:
-    """The demands of all pending pods with a known number of GPUs, and what is left out."""
-    names = [_name(state, row) for row in np.flatnonzero(free > _LEAST).tolist()]
+async def _demands(state: State, nodes: Mapping[str, int], rows: int) -> tuple[list[Demand], list[str]]:
+    """The demands of all pending pods with a known number of GPUs, and what is left out. ``nodes`` with free
+    GPUs, each with its row, of so many ``rows``."""
     pods = [*pods_waiting_for_devices(state), *pods_waiting_for_devices(state, gated=True)]
-    found, kinds = dict[object, Demand](), dict[object, Demand]()
-    skipped, unknown = 0, 0
+    found, kinds, skipped = dict[object, Demand](), dict[object, Demand | None](), Counter[str]()
     requests = {pod.key: state.request_or_none(pod) for pod in pods}
     asked = {name for request in requests.values() if request for name, _ in request.devices}
     layouts = _Layouts(state, {name for name in asked if name.startswith(MIG_PREFIX)})
-    for pod in pods:
+    async for pod in with_turns(pods, _AT_ONCE):
         request = requests[pod.key]
-        size = gpus_asked_by(state, request) if request else 0.0
-        if request is None or size <= _LEAST:
-            unknown += 1
+        if request is None or gpus_asked_by(state, request) <= _LEAST:
+            skipped["without a known number of GPUs"] += 1
             continue
-        kind = request, pod.spec, pod.scheduling_constraints, pod.volume_claims, bool(pod.gates)
-        alike = (kind, pod.key if pod.depends_on_pods else "")
-        if (known := kinds.get(alike)) is None:
-            if len(kinds) >= _KINDS:
-                skipped += 1
-                continue
-            known = kinds[alike] = await _demand(state, pod, request, size, names, layouts)
+        rules = pod.scheduling_constraints, pod.volume_claims, bool(pod.gates)
+        kind = request, pod.spec, rules, pod.key if pod.depends_on_pods else ""
+        if kind not in kinds:
+            is_evaluated = len(kinds) < _KINDS
+            kinds[kind] = await _demand(state, pod, request, nodes, rows, layouts) if is_evaluated else None
+        if (known := kinds[kind]) is None:
+            skipped[f"beyond the first {_KINDS} kinds of pods"] += 1
+            continue
         gang = state.gangs.gang_of(pod) if state.gang_check else None
-        together = (gang.key, alike) if gang and gang.to_place > 1 else pod.key
-        before = found.get(together)
-        copies = before.copies + 1 if before else 1
-        node = state.fleet.rows.get(pod.nominated_node, -1)
-        key = before.pod if before else shorten(pod.key, KEY)
-        found[together] = replace(known, pod=key, copies=copies, node=node)
-    notes = [f"{many(unknown, 'pending pod')} without a known number of GPUs"] * bool(unknown)
-    notes += [f"{many(skipped, 'pending pod')} beyond the first {_KINDS} kinds of pods"] * bool(skipped)
-    return list(found.values()), notes
+        together = (gang.key, kind) if gang and gang.to_place > 1 else pod.key
+        if before := found.get(together):
+            found[together] = replace(before, copies=before.copies + 1)
+        else:
+            found[together] = replace(
+                known, pod=shorten(pod.key, KEY), node=nodes.get(pod.nominated_node, -1)
+            )
+    return list(found.values()), [f"{many(count, 'pending pod')} {why}" for why, count in skipped.items()]
 
 
 def gpus_asked_by(state: State, request: Request) -> float:
@@ -332,36 +360,34 @@ def gpus_asked_by(state: State, request: Request) -> float:
 
 
 async def _demand(
-    state: State, pod: Pod, request: Request, size: float, nodes: Sequence[str], layouts: _Layouts
+    state: State, pod: Pod, request: Request, nodes: Mapping[str, int], rows: int, layouts: _Layouts
 ) -> Demand:
     """The demand of one pod, with what keeps it off each of these nodes."""
-    obstacles = np.full(state.fleet.arrays.capacity, Obstacle.OTHER, np.int8)
+    obstacles, why = np.full(rows, Obstacle.OTHER, np.int8), dict[int, str]()
     held = str(gates_said(pod)) if pod.gates else state.gangs.never_tried(pod)
-    new, why, rows = replace(pod, gates=()), dict[int, str](), state.fleet.rows
-    candidates = Candidates(state, new)
-    async for name in with_turns(nodes, _AT_ONCE):
-        candidates.add(state.nodes[name])
-    every = NodeNames.of(nodes)
+    new, every = replace(pod, gates=()), NodeNames.of(nodes)
     await search_devices(state, new, every)
-    evaluation = evaluate(state, new, request, every)
-    codes, hosts = evaluation.codes, hosts_when_empty(state, state.fleet, evaluation)
-    found = np.where(hosts | (codes == Reason.FITS), _OBSTACLES[codes], np.int8(Obstacle.OTHER))
-    found[(codes == Reason.FITS) & ~evaluation.certain] = Obstacle.OTHER
-    for index, name in enumerate(nodes):
-        obstacles[rows[name]] = found[index]
-        why[rows[name]] = Reason(int(codes[index])).text
-        if codes[index] in _BY_LAYOUT and layouts.could_serve(name, request):
-            obstacles[rows[name]] = Obstacle.MIG_LAYOUT
-    for name, lack in candidates.used_up.items():
-        row = rows[name]
-        alone = obstacles[row] <= Obstacle.CPU_OR_MEMORY and lack.asked <= lack.total
-        obstacles[row], why[row] = Obstacle.CPU_OR_MEMORY if alone else Obstacle.OTHER, lack.reason
-    for rejection, refusing in candidates.passed_over.items():
-        for node in refusing:
-            row, is_one = rows[node.name], len(candidates.rules_against(node)) == 1
-            alone = obstacles[row] == Obstacle.NOTHING and rejection.rule is not Rule.NOT_OFFERED
-            obstacles[row] = (Obstacle.RULE if is_one else Obstacle.RULES) if alone else Obstacle.OTHER
+    evaluation, candidates = evaluate(state, new, request, every), Candidates(state, new)
+    codes = evaluation.codes
+    known = hosts_when_empty(state, state.fleet, evaluation) | evaluation.certain
+    found = np.where(known, _OBSTACLES[codes], np.int8(Obstacle.OTHER)).tolist()
+    async for index, (name, row) in with_turns(enumerate(nodes.items()), _AT_ONCE):
+        obstacle, why[row], node = found[index], Reason(int(codes[index])).text, state.nodes.get(name)
+        if node is None:
+            continue
+        if codes[index] in _BY_LAYOUT and layouts.could_serve(node, request):
+            obstacle = Obstacle.MIG_LAYOUT
+        if rejection := candidates.rejection(node):
             why[row] = shorten(str(rejection.said))
+            is_one = len(candidates.rules_against(node)) == 1
+            alone = obstacle == Obstacle.NOTHING and rejection.rule is not Rule.NOT_OFFERED
+            obstacle = (Obstacle.RULE if is_one else Obstacle.RULES) if alone else Obstacle.OTHER
+        elif lack := candidates.lack_on(node):
+            why[row] = lack.reason
+            alone = obstacle <= Obstacle.CPU_OR_MEMORY and lack.asked <= lack.total
+            obstacle = Obstacle.CPU_OR_MEMORY if alone else Obstacle.OTHER
+        obstacles[row] = obstacle
+    size = gpus_asked_by(state, request)
     return Demand(pod.key, size, request.cpu_milli, request.memory_bytes, obstacles, why, held)
 
 
@@ -372,18 +398,18 @@ class _Layouts:
         self._state, self._resources = state, frozenset(resources)
         self._of_node: dict[str, list[Mapping[str, int]]] = {}
 
-    def could_serve(self, name: str, request: Request) -> bool:
+    def could_serve(self, node: Node, request: Request) -> bool:
         """Whether the node would offer the devices of the request with another layout."""
         asked = request.devices if not request.shares else ()
-        layouts = self._layouts_of(name) if asked else ()
+        layouts = self._layouts_of(node) if asked else ()
         return any(all(offers.get(of, 0) >= count for of, count in asked) for offers in layouts)
 
-    def _layouts_of(self, name: str) -> list[Mapping[str, int]]:
-        if name not in self._of_node:
+    def _layouts_of(self, node: Node) -> list[Mapping[str, int]]:
+        if node.name not in self._of_node:
 
-            def possible(node: Node, spec: NodeSpec) -> list[NodeLayout]:
-                return possible_layouts(self._state, node, spec, self._resources)
+            def possible(of: Node, spec: NodeSpec) -> list[NodeLayout]:
+                return possible_layouts(self._state, of, spec, self._resources)
 
-            found = candidate(self._state, self._state.nodes[name], possible)
-            self._of_node[name] = [layout.devices for layout in found.others] if found else []
-        return self._of_node[name]
+            found = candidate(self._state, node, possible)
+            self._of_node[node.name] = [layout.devices for layout in found.others] if found else []
+        return self._of_node[node.name]

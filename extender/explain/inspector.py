@@ -30,6 +30,7 @@ from extender.explain.answers import (
 from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import INTERVAL, PAST, FleetFeed, FleetHistory
+from extender.explain.gpu_use import GpuUse, gpu_use
 from extender.explain.hints import describe_gang, gates_said
 from extender.explain.history import History
 from extender.explain.holders import holder_lines
@@ -49,6 +50,8 @@ from extender.untrusted.limits import shorten
 _TEAMS_EVERY = 6
 """Samples of the fleet for one in the history, and for one of teams and jobs, which looks at every pod."""
 _SAMPLE = TypeAdapter(dict[str, FiniteFloat])
+_USE = 60.0
+"""Seconds for which the use of the GPUs counts: each kind of pending pods costs a filter request."""
 _EXPLAINED_AT_ONCE = 10
 """Nodes evaluated for a pod before other tasks run."""
 
@@ -73,6 +76,7 @@ class Inspector:
         self.history = FleetHistory(self.census)
         self.teams = TeamUse(state)
         self.jobs = JobRuns(state, kept)
+        self._use, self._use_at, self._using = GpuUse((), 0), float("-inf"), asyncio.Lock()
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Sample the use of the fleet, by team and job, at intervals until canceled."""
@@ -95,6 +99,13 @@ class Inspector:
         self.history.restore(reversed(samples))
         began = await kept.last(RUN, b'"run":', limits.HISTORY_RUNS, now, now - PAST)
         self.jobs.restore([*await kept.last(RUN, b'"ended":', limits.HISTORY_RUNS, now, now - PAST), *began])
+
+    async def gpu_use(self) -> GpuUse:
+        """What the GPUs are used for, a minute old at most."""
+        async with self._using:
+            if monotonic() - self._use_at >= _USE:
+                self._use, self._use_at = await gpu_use(self._state, self.census), monotonic()
+        return self._use
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.explain.gpu_use import HELD, NO_WASTE, GpuUse, Part, Step
+from extender.explain.gpu_use import HELD, NO_WASTE, TITLES, GpuUse, Part, Step
 from extender.plan.mends import Mend
 from extender.plan.prices import NodeCosts
 from extender.untrusted.limits import KEY, shorten
@@ -20,24 +20,6 @@ POOLS = (
 )  # fmt: skip
 """Labels that name the pool of a node; the first that it has counts."""
 _WORST = 3
-TITLES: Mapping[Step, str] = {
-    Step.CLOSED: "on closed nodes",
-    Step.BROKEN: "broken or not offered",
-    Step.NOT_READABLE: "not readable",
-    Step.IDLE: "idle: no pending pod needs them",
-    Step.TOO_FEW: "idle: too few for any pending pod",
-    Step.STARTING: "free: pending pods fit and should start",
-    Step.FRAGMENTED: "idle: too fragmented for pending pods",
-    Step.CPU_OR_MEMORY: "idle: CPU, memory or the like is used up",
-    Step.MIG_LAYOUT: "idle: wrong MIG layout for pending pods",
-    Step.RULE: "idle: taint, selector or other rule of pods",
-    Step.GATED: "idle: gates or quotas hold pending pods",
-    Step.RESERVED: "reserved, not used yet",
-    Step.UNDERUSED: "held by pods, but not used",
-    Step.CHEAPER: "held, but cheaper GPUs suffice",
-    Step.NOT_MEASURED: "held by pods, use not measured",
-    Step.IN_USE: "in good use",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from itertools import groupby
 from string import Template
 
 from extender.data import CLUSTER
-from extender.explain.gpu_use import NO_WASTE, Step
-from extender.plan.audit import TITLES, Audit, GpuSums, StepLine, Worst
+from extender.explain.gpu_use import NO_WASTE, TITLES, Step
+from extender.plan.audit import Audit, GpuSums, StepLine, Worst
 from extender.untrusted.visible import columns, joined, listed, many, visible, wrapped
 
 _BAR, _GROUPS, _PRINTED = 24, 12, 4

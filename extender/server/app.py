@@ -324,9 +324,10 @@ class _DebugRoutes:
         return StreamingResponse(with_turns(blocks, 1), media_type="application/json")
 
     async def history(self) -> Response:
-        """The page's curves, and the GPU-hours of teams."""
+        """The page's curves, the GPU-hours of teams, and the use of the GPUs."""
         inspector = self._inspector()
-        return _compact({**inspector.history.columns(), "teams": inspector.teams.hours()})
+        use, teams = await inspector.gpu_use(), inspector.teams.hours()
+        return _compact({**inspector.history.columns(), "teams": teams, "use": use.titled()})
 
     def _engine(self) -> Engine:
         service = self._service

@@ -25,6 +25,7 @@ from packing.model.lifetimes import calibration_error
 if TYPE_CHECKING:  # they load kernels
     from extender.cluster.census import Census
     from extender.cluster.state import State
+    from extender.explain.gpu_use import Step
     from extender.explain.inspector import Inspector
 
 Values: TypeAlias = float | Mapping[Any, float]
@@ -69,11 +70,14 @@ class Gauges:
         self._state, self._source, self._recheck = state, source, recheck
         self._census, self._teams, self._starts = inspector.census, inspector.teams, inspector.starts
         self._found: Census | None = None
+        self._gpu_use = inspector.gpu_use
+        self._by_step: Mapping[Step, float] = {}
 
     async def update(self) -> None:
         """Update the figures that are computed node by node or pod by pod. Other tasks run in between."""
         self._found = await self._census.take()
         await self._teams.count()
+        self._by_step = (await self._gpu_use()).by_step()
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_state()
@@ -85,6 +89,8 @@ class Gauges:
         if self._found is not None:
             yield from _waiting(self._found)
             yield from _fleet(self._found)
+        text = "GPUs by what they are used for, each in one step of stowage audit."
+        yield gauge("gpus_by_use", text, self._by_step, "step")
 
     def _of_forecasts(self) -> Iterator[Metric]:
         starts, ends = self._starts.results, self._state.end_costs.results

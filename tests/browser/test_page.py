@@ -319,6 +319,15 @@ def test_totals_by_team(page: Page, long_names_url: str) -> None:
     page.run("localStorage.removeItem('stowage-team')")
 
 
+def test_the_use_of_the_gpus_adds_up_to_all(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url)
+    page.wait_for("document.querySelectorAll('#use tr').length > 1")
+    rows = "[...document.querySelectorAll('#use tr')].slice(1).map((one) => one.innerText.split('\\t'))"
+    found = page.run(rows)
+    assert sum(float(row[1]) for row in found) == pytest.approx(fleet(fleet_url)["totals"]["gpus"], abs=0.5)
+    assert page.run("document.querySelectorAll('#use .wasted').length") > 0
+
+
 def test_names_are_on_the_map(page: Page, fleet_url: str) -> None:
     open_page(page, fleet_url, "#view=rows")
     page.run(

@@ -105,6 +105,7 @@ def test_all_count_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> No
         assert history[name][-1] == pytest.approx(totals[name], abs=0.01), name
     of_metrics = {
         "gpus_installed": "gpus",
+        "gpus_by_use": "gpus",
         "gpus_used": "used",
         "gpus_free": "free",
         "gpus_whole": "whole",

@@ -44,6 +44,7 @@ async def test_the_fleet_over_http(start: Start) -> None:
     assert unchanged["nodes"] == []
     history = (await stowage.http.get("/debug/fleet/history")).json()
     assert history.pop("teams").keys() == {"namespace", "queue"}
+    assert [row[1:] for row in history.pop("use")] == [[16, True]]
     assert {len(column) for column in history.values()} <= {0, 1, 2}
 
 

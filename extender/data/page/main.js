@@ -54,7 +54,7 @@ function draw() {
   shown.active = at < 0 ? null : [at, kind === "gpu" ? index : kind ? -1 : (shown.active?.[1] ?? -1)];
   current().show(shown.nodes, look, shown.active);
   showLegend(palette, fleet, (text) => search(text));
-  panel.show({ fleet, hours: shown.teams, look, selection: link.selection, go: select, again: draw, search });
+  panel.show({ fleet, hours: shown.teams, use: shown.use, look, selection: link.selection, go: select, again: draw, search });
   controls(filter);
 }
 
@@ -192,9 +192,11 @@ function failed(error) {
 
 async function followHistory() {
   try {
-    const { teams, ...columns } = await read("debug/fleet/history");
+    const { teams, use, ...columns } = await read("debug/fleet/history");
     strip.show(columns);
-    shown.teams = teams;
+    const changed = JSON.stringify(use) !== JSON.stringify(shown.use);
+    Object.assign(shown, { teams, use });
+    if (changed) draw();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     return 5;

@@ -24,7 +24,7 @@ export class Panel {
     const focus = same && panel.contains(document.activeElement) ? document.activeElement.textContent : null;
     if (!kind) panel.replaceChildren(...this.#waiting(view));
     else panel.replaceChildren(...this.#story(view, kind, name, index));
-    for (const table of panel.querySelectorAll("table.costs:not(#teams)")) {
+    for (const table of panel.querySelectorAll("table.costs:not(#teams, #use)")) {
       const [head, ...rows] = [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText));
       table.after(csvButton("table", head, rows));
     }
@@ -61,8 +61,21 @@ export class Panel {
         [pod.pod, pod.job, pod.queue, pod.priority, pod.created ? new Date(1000 * pod.created).toISOString() : "", pod.asked, pod.why, pod.advice])) : null),
       ...items,
       moreWaiting ? el("p", { class: "muted" }, `and ${plural(moreWaiting, "more pod")} of lower urgency`) : "",
+      ...this.#use(view),
       ...this.#teams(view),
     ];
+  }
+
+  /** GPUs by what they are used for, each in one step: the sums of `stowage audit`. */
+  #use({ use = [] }) {
+    const sum = use.reduce((total, [, gpus]) => total + gpus, 0);
+    const rows = use.map(([title, gpus, wasted]) =>
+      el("tr", { class: wasted ? "wasted" : null }, el("td", {}, title), [number(gpus, 1), `${Math.round((100 * gpus) / sum)} %`].map((one) => el("td", { class: "number" }, one))));
+    return sum ? [
+      el("div", { class: "head" }, el("h3", {}, "Use of the GPUs"), csvButton("use", ["step", "gpus", "wasted"], use)),
+      el("table", { class: "costs", id: "use" }, el("tr", {}, ["each GPU counts once", "GPUs", ""].map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
+      el("p", { class: "muted" }, "Why, and what mends it: stowage audit"),
+    ] : [];
   }
 
   /** GPUs of each team now and since Stowage started, and its pending pods; a team is a namespace, a queue, or the value of a label. */

@@ -172,9 +172,9 @@ def explained(
     pod, notes = _as_new(state, pod, node)
     findings = hints(state, pod)
     if problem := _request_problem(state, pod):
-        found, (texts, kinds) = Finding(problem, Rank.NODES), _shown(findings)
-        error = Explanation(shorten(pod.key, KEY), error=str(problem), hints=texts, hint_kinds=kinds)
-        return replace(error, verdict=found.verdict()), found
+        found = Finding(problem, Rank.NODES)
+        error = Explanation(shorten(pod.key, KEY), error=str(problem), verdict=found.verdict())
+        return _with_hints(error, findings), found
     request, candidates = state.request_of(pod), candidates or all_candidates(state, pod)
     names, evaluation, used_up = _evaluated(state, pod, request, candidates)
     passed_over = Counter({str(rule.said): len(nodes) for rule, nodes in candidates.passed_over.items()})
@@ -184,24 +184,20 @@ def explained(
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
     volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
     unchecked = (*volumes, *pod.unchecked)
-    evictions = None
-    if (known := _if_any_fits(explanation, findings, unchecked)) is not None:
-        found = known
-    else:
+    evictions, known = None, _if_any_fits(explanation, findings, unchecked)
+    if known is None:
         if now is not None and not node:
             evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, [*names, *candidates.excluded], now, evictor)
         lacks = ((name, candidates.used_up[name]) for name in sorted(used_up))
         refusals = *explanation.refusals, *lacking(state.fleet, request, lacks)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
-        found = decide(asked, findings, None if now is not None else 1)
-        if found in findings:  # a mistake to correct
-            found = _with_next(asked, found, mends)
-        layouts = layout_change_for(asked, now) if now is not None else ()
-        found = found._replace(fixes=(*layouts, *found.fixes))
+        found = _why_nowhere(asked, findings, mends)
         evictions = None if found.rank is Rank.NEVER else evictions
         if now is not None:
             notes += *_gang_fits(state, pod, request), *_held_by(state, found)
+    else:
+        found = known
     notes += [finding for finding in findings if finding.said is not found.said]
     notes += _share_instead(state, pod, request, candidates, explanation)
     if request.wants_gpu or pod.spec.claims:
@@ -213,19 +209,31 @@ def explained(
     others = others_asked(state, pod)
     words = {note.said.word for note in notes}
     is_plain = bool(explanation.fits) and not explanation.gang
-    texts, hint_kinds = _shown(notes)
-    return replace(
+    explanation = replace(
         explanation,
         asks={**explanation.asks, **others},
         asked=asked_text(request, others),
         node=node,
         unchecked=unchecked,
-        hints=texts,
-        hint_kinds=hint_kinds,
         evictions=evictions,
         verdict=found.verdict(),
         plain=is_plain and Word.NO_GPU in words and words <= _PLAIN,
-    ), found
+    )
+    return _with_hints(explanation, notes), found
+
+
+def _why_nowhere(asked: Question, findings: Sequence[Finding], mends: int) -> Finding:
+    """Why the pod fits on no node, with what would help; of a mistake, with the next obstacle once it is
+    corrected."""
+    found = decide(asked, findings, None if asked.now is not None else 1)
+    mended = found.fixes[0].pod if found in findings and found.fixes else None
+    if mended and mends:
+        keeps_rules = mended.spec is asked.pod.spec and mended.volume_claims == asked.pod.volume_claims
+        candidates = asked.candidates if keeps_rules else None
+        _, then = explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
+        found = and_then(found, then)
+    layouts = layout_change_for(asked, asked.now) if asked.now is not None else ()
+    return found._replace(fixes=(*layouts, *found.fixes))
 
 
 def _gang_fits(state: State, pod: Pod, request: Request) -> Iterator[Finding]:
@@ -246,9 +254,9 @@ def _held_by(state: State, found: Finding) -> Iterator[Finding]:
             yield Finding(Word.HELD_BY(node=near.nearest, pods=listed(held, _NAMED, " pods")))
 
 
-def _shown(findings: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The texts of these findings, and the names of their words."""
-    return tuple(f.text for f in findings), tuple(f.said.word.name for f in findings)
+def _with_hints(explanation: Explanation, findings: Sequence[Finding]) -> Explanation:
+    texts, kinds = tuple(f.text for f in findings), tuple(f.said.word.name for f in findings)
+    return replace(explanation, hints=texts, hint_kinds=kinds)
 
 
 def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[Finding]]:
@@ -311,17 +319,6 @@ def _share_instead(
     if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
         share, annotation = best.gives or Word.A_FRACTION(), written_as("annotations", {WHOLE_GPU: "true"})
         yield Finding(Word.SHARE_INSTEAD(node=best.node, share=share, annotation=annotation))
-
-
-def _with_next(asked: Question, found: Finding, mends: int) -> Finding:
-    """The finding, and the next obstacle once its decisive mistake is corrected."""
-    mended = found.fixes[0].pod if found.fixes else None
-    if mended is None or not mends:
-        return found
-    keeps_rules = mended.spec is asked.pod.spec and mended.volume_claims == asked.pod.volume_claims
-    candidates = asked.candidates if keeps_rules else None
-    _, then = explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
-    return and_then(found, then)
 
 
 def _released_gang(state: State, pod: Pod) -> list[Pod]:

@@ -297,7 +297,7 @@ def fit_together(
     """Whether all these members fit on a view of the fleet, on nodes that ``filter`` would not refuse."""
 
     def fits(members: WaitingMembers) -> Flags:
-        rows = np.arange(fleet.arrays.capacity)
+        rows = np.arange(len(fleet.specs))
         codes = codes_of_form(state, fleet, members.pod, members.request, rows)
         fits: Flags = (codes == Reason.FITS) | (codes == Reason.PLUGIN_BUSY)
         return fits

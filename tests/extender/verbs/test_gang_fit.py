@@ -19,7 +19,7 @@ from extender.cluster.gang_placement import place_together, waiting_members
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
-from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
+from extender.k8s.objects import Container, Deleted, Node, Pod, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import DeviceClass
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
@@ -140,6 +140,14 @@ def test_members_go_only_where_kube_scheduler_lets_them() -> None:
     pinned = [replace(p, spec=replace(p.spec, node_selector=(("zone", "1"),))) for p in pods]
     nodes = make_node("a", labels={"zone": "1"}), make_node("b", labels={"zone": "2"})
     assert answer(checked_state(*nodes, *pinned), pinned[0])[1] == [Reason.GANG_DOES_NOT_FIT.text]
+
+
+def test_a_member_that_requests_nothing_and_may_run_nowhere_keeps_its_gang_out() -> None:
+    worker, head = gang(2)
+    nothing = PodSpec((Container("main"),), node_selector=(("pool", "none"),))
+    head = replace(head, spec=nothing)
+    state = checked_state(make_node("a"), worker, head)
+    assert answer(state, worker) == REFUSED
 
 
 def test_what_the_gang_may_evict_counts_as_free() -> None:

@@ -43,10 +43,10 @@ MOST_PODS, MOST_ROWS = 64, 256
 """Pending pods that are forecast, and nodes that are looked at for each."""
 MOST_JUDGED = 4096
 """Pods whose first forecast is remembered until they start."""
-_OVERTAKEN = 20.0
-"""Seconds in which the pods that come are ahead of those that wait: kube-scheduler tries them at once, and
-again after 1, 2, 4 and 8 s, and the others after 10 s (its settings ``podInitialBackoffSeconds`` and
-``podMaxBackoffSeconds``)."""
+_OVERTAKEN = 35.0
+"""Seconds by which the pods that come are ahead of those that wait: in their first 15 s kube-scheduler tries
+them five times, at once and again after 1, 2, 4 and 8 s, and the others every 10 s
+(``podInitialBackoffSeconds`` and ``podMaxBackoffSeconds``)."""
 _BEFORE = 15
 """Maximum number of pending pods before the one of ``forecast_new``."""
 _NAMED = 3

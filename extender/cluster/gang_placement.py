@@ -96,11 +96,11 @@ def place_together(
     nodes: Mapping[str, Node],
     members: Sequence[WaitingMembers],
     far: FarCosts = lambda request: None,
-    fits: Callable[[WaitingMembers], Flags] | None = None,
+    allowed: Callable[[WaitingMembers], Flags] | None = None,
 ) -> list[Placement] | None:
     """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: additional
-    cost of each row for the member due to its distance from the others, (N,). ``fits``: the rows where the
-    member fits, (N,), if more than free resources decide that.
+    cost of each row for the member due to its distance from the others, (N,). ``allowed``: rows where
+    nothing but room can rule out the member, (N,).
 
     Of kube-scheduler's filters, those of ``k8s.node_filter`` apply. A node with a momentarily busy device
     plugin counts as open. At most ``limits.GANG_PLACED`` members are placed one by one, in all orders; each
@@ -119,7 +119,7 @@ def place_together(
     for number, order in enumerate(orders):
         if order in orders[:number] or not left:
             continue
-        placements, left = _place_in_order(fleet, policy, nodes, order, far, fits, left)
+        placements, left = _place_in_order(fleet, policy, nodes, order, far, allowed, left)
         if placements is not None and (left or not number):
             return placements
     return None
@@ -131,7 +131,7 @@ def _place_in_order(
     nodes: Mapping[str, Node],
     order: Sequence[WaitingMembers],
     far: FarCosts,
-    fits: Callable[[WaitingMembers], Flags] | None,
+    allowed: Callable[[WaitingMembers], Flags] | None,
     left: int,
 ) -> tuple[list[Placement] | None, int]:
     """The places, and how many more of the ``left`` members may be placed one by one."""
@@ -142,7 +142,9 @@ def _place_in_order(
             if not left and not is_last:
                 continue
             left = max(left - (members is not order[0]), 0)
-            rows_that_fit = fits(members) if fits else fits_with_idle_plugin(fleet, members.request)
+            rows_that_fit = fits_with_idle_plugin(fleet, members.request)
+            if allowed:
+                rows_that_fit &= allowed(members)
             candidates = _Candidates(fleet, policy, nodes, members, far(members.request), rows_that_fit)
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count

@@ -296,15 +296,15 @@ def fit_together(
 ) -> bool:
     """Whether all these members fit on a view of the fleet, on nodes that ``filter`` would not refuse."""
 
-    def fits(members: WaitingMembers) -> Flags:
-        rows = np.arange(len(fleet.specs))
+    def allowed(members: WaitingMembers) -> Flags:
+        rows = np.arange(fleet.arrays.capacity)
         codes = codes_of_form(state, fleet, members.pod, members.request, rows)
         fits: Flags = (codes == Reason.FITS) | (codes == Reason.PLUGIN_BUSY)
         return fits
 
     nodes, left = (supposed.nodes, supposed.left) if supposed else (state.nodes, ())
     with fleet.without(left):
-        return place_together(fleet, state.policy, nodes, members, fits=fits) is not None
+        return place_together(fleet, state.policy, nodes, members, allowed=allowed) is not None
 
 
 def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:

@@ -280,6 +280,13 @@ def test_a_member_whose_request_cannot_be_read_does_not_stop_the_others() -> Non
     assert answer(checked_state(make_node("a"), broken, *pods), pods[0])[0] == ["a"]
 
 
+def test_a_member_without_gpus_is_placed_on_nodes_that_exist() -> None:
+    worker, launcher = gang(1, minimum=2)[0], gang(2)[1]
+    nowhere = PodSpec((Container("main"),), node_selector=(("pool", "other"),))
+    state = checked_state(make_node("a"), worker, replace(launcher, spec=nowhere))
+    assert answer(state, worker) == REFUSED
+
+
 def test_a_pod_that_the_watch_has_not_shown_is_checked() -> None:
     first, second = gang(2)
     state = checked_state(make_node("a"), first)

@@ -103,7 +103,7 @@ def with_names_of_dialects() -> dict[Path, str]:
     """The policy that freezes what pods request and were assigned, with the names of all dialects."""
     text = POLICY.read_text()
     for variable, names in (
-        ("requestAnnotations", pod_request.REQUEST_ANNOTATIONS),
+        ("requestAnnotations", pod_request.REQUEST_ANNOTATIONS - pod_request.ASSIGNMENT_ANNOTATIONS),
         ("requestLabels", pod_request.REQUEST_LABELS),
         ("assignmentAnnotations", pod_request.ASSIGNMENT_ANNOTATIONS),
     ):

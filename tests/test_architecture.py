@@ -86,7 +86,8 @@ def test_filter_and_prioritize_reach_no_more_modules_than_they_need() -> None:
     while unread:
         reached |= unread
         unread = set().union(*map(imported, unread)) - reached
-    assert 100 < len(reached) <= 121
+    systems = {f"extender.dialects.{path.stem}" for path in (ROOT / "extender/dialects").glob("*.py")}
+    assert 100 < len(reached - systems) <= 109  # sharing systems aside: each is one more
 
 
 @contextmanager

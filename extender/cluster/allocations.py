@@ -8,7 +8,7 @@ before its node, and a node may be removed and return. Nothing else changes the 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -194,8 +194,11 @@ class Allocations:
         allocation = allocation_of(self._fleet, row, request)
         if reconciled.parts:
             parts, slices, further = reconciled.parts, reconciled.slices, reconciled.further
+            if len(history.modes) > 1:  # with a second slot in turns, nobody else shares the GPU
+                slots = Counter(dict(further)) + Counter(gpu for gpu, *_ in parts)
+                further = tuple(sorted(slots.items()))
             allocation = replace(allocation, shares=parts, slices=slices, further=further)
-        return allocation
+        return replace(allocation, concurrent=True in history.modes) if True in history.modes else allocation
 
     def _forget_allocated(self, node: str) -> None:
         for key in self._on_node.get(node, ()):

@@ -265,18 +265,21 @@ class ClaimHistory:
 
     ``shares``: the largest that it has requested. ``first``: the first claims of all. ``accepted``: the first
     claims without a contradiction; ``first`` is tried before others, even if the node becomes known later.
-    ``reported``: by resource, the highest number that kubelet has reported.
+    ``reported``: by resource, the highest number that kubelet has reported. ``modes``: the values of
+    ``Shares.concurrent``.
     """
 
     shares: tuple[Shares, ...] = ()
     first: RequestAndClaims | None = None
     accepted: RequestAndClaims | None = None
     reported: tuple[tuple[str, int], ...] = ()
+    modes: frozenset[bool] = frozenset()
 
     def note(self, request: Request, claims: Claims | None, reported: Sequence[tuple[str, int]]) -> None:
         """Record the pod's present request and claims, and the numbers of devices that kubelet reports."""
         if request.shares:
             self.shares = _largest(self.shares, request.shares)
+            self.modes |= {request.shares.concurrent}
         if claims and self.first is None:
             self.first = RequestAndClaims(request, claims)
         if reported and reported != self.reported:

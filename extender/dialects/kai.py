@@ -27,7 +27,7 @@ FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-device
 _RESERVATIONS = ("kai-resource-reservation", "runai-reservation", "kai-scale-adjust")
 
 
-def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     fraction, memory, count = metadata.get(FRACTION), metadata.get(MEMORY), metadata.get(COUNT)
     if fraction is None and memory is None:
         if count is not None:
@@ -59,7 +59,7 @@ def _parse_fraction(text: str) -> int:
 
 
 DIALECT = Dialect(
-    "KAI", stowage.RESOURCE, _requested_shares, stowage.claims,
+    "KAI", stowage.RESOURCE, requested_shares, stowage.claims,
     request_annotations=frozenset({FRACTION, MEMORY, COUNT}),
     assignment_annotations=stowage.DIALECT.assignment_annotations,
 )  # fmt: skip

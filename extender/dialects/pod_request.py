@@ -25,7 +25,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Literal
 
-from extender.dialects import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
+from extender.dialects import gpushare, hami, kai, koordinator, nvfractions, stowage, vgpu_manager, volcano
 from extender.dialects.dialect import Claims, Dialect, GpuLists, is_named
 from extender.dialects.pod_resources import (
     Amounts,
@@ -68,6 +68,7 @@ DIALECTS: tuple[Dialect, ...] = (
     volcano.DIALECT,
     koordinator.DIALECT,
     gpushare.DIALECT,
+    nvfractions.DIALECT,
     kai.DIALECT,
     stowage.DIALECT,
 )

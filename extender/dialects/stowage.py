@@ -70,9 +70,7 @@ def claims(pod: Pod, requested: Shares | None) -> Claims | None:
         return Claims(RESOURCE, problem=f"{INDICES} cannot be read: {error}")
     if len(set(indices)) < len(indices):
         return Claims(RESOURCE, problem=f"{INDICES} names a GPU twice")
-    size = requested or whole_gpus(1)
-    if SHARE in pod.annotations:
-        size = _given(pod.annotations[SHARE])
+    size = given_share(pod) or requested or whole_gpus(1)
     devices = [Claim(index, size.compute_milli, size.memory_mib, size.memory_milli) for index in indices]
     return Claims(RESOURCE, *validate_claims(devices, requested))
 
@@ -84,10 +82,12 @@ def assignment(chosen: Chosen) -> dict[str, str]:
     return {INDICES: ",".join(map(str, sorted(chosen.gpus))), SHARE: share}
 
 
-def _given(text: str) -> Shares:
-    """The share in the annotation; a whole GPU if it is unreadable."""
+def given_share(pod: Pod) -> Shares | None:
+    """The share in the annotation; a whole GPU if it is unreadable, None if there is none."""
+    if SHARE not in pod.annotations:
+        return None
     with suppress(ValueError):
-        compute, mib, milli = map(int, re.findall(r"[0-9]{1,9}", text, re.ASCII))
+        compute, mib, milli = map(int, re.findall(r"[0-9]{1,9}", pod.annotations[SHARE], re.ASCII))
         return Shares(1, compute, mib, milli)
     return whole_gpus(1)
 

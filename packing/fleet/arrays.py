@@ -29,6 +29,7 @@ IN_PARTS, WHOLE_GPU = 1, 2
 _PER_GPU = (
     "compute", "compute_capacity", "memory", "memory_capacity",
     "divisible", "shareable", "share_slots", "total_slots", "identified", "island", "offered",
+    "concurrent_shares",
 )  # fmt: skip
 _PER_RESOURCE = (
     "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
@@ -66,6 +67,8 @@ class NodeArrays:
         self.offered = np.zeros((gpus, nodes), np.uint8)
         # (G, N) Number of further shares that the GPU accepts, whatever their size.
         self.share_slots, self.total_slots = np.zeros((2, gpus, nodes), np.int32)
+        # (G, N) Number of ``concurrent`` shares.
+        self.concurrent_shares = np.zeros((gpus, nodes), np.int32)
         # (R, N) Counted devices, the size of one in GPUs, and the maximum per container (0: unlimited).
         self.free_devices, self.total_devices = np.zeros((2, 0, nodes), np.int32)
         self.device_gpu, self.max_per_container = _floats(0, nodes), np.zeros((0, nodes), np.int32)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
-from packing.fleet.permitted import Mask, memory_for, permitted_gpus
+from packing.fleet.permitted import Mask, in_its_mode, memory_for, mixes_modes, permitted_gpus
 from packing.model.node_spec import FOR_MACHINES
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, SeparateGpus, Shares, whole_gpus
@@ -68,6 +68,7 @@ def _emptied(arrays: NodeArrays) -> NodeArrays:
     empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
     empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
     empty.free_peers, empty.share_slots = arrays.total_peers, arrays.total_slots
+    empty.concurrent_shares = np.zeros_like(arrays.concurrent_shares)
     empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
     empty.overcommitted = np.zeros_like(arrays.overcommitted)
     return empty
@@ -210,6 +211,10 @@ def _share_reasons(
         unsplit = np.zeros_like(reasons)
         kernels.share_reasons(gpus._replace(divisible=gpus.shareable), *share, *counts, *frees, unsplit)
         reasons[full & (unsplit == Reason.FITS)] = Reason.SHARES_USED_UP
+    if mixes_modes(fleet, request):
+        too_few = (reasons == Reason.TOO_FEW_GPUS) | (reasons == Reason.NO_SUCH_RESOURCE)
+        other_mode = (arrays.shareable & ~in_its_mode(arrays, request)).any(axis=0)
+        reasons[too_few & other_mode & (arrays.shareable.sum(axis=0) >= part.count)] = Reason.WRONG_MODE
     if request.device_mib:
         reasons[memory_for(arrays, part).max(axis=0) < request.device_mib] = Reason.SMALL_DEVICES
     reasons[~_shares_gpus_as(fleet, arrays, part)] = Reason.NO_SUCH_RESOURCE
@@ -265,6 +270,9 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
     divisible, shareable = arrays.divisible, arrays.shareable
     if (permitted := permitted_gpus(fleet, request, arrays.rows)) is not None:
         divisible, shareable = divisible * permitted, shareable * permitted
+    if mixes_modes(fleet, request):
+        mask = in_its_mode(arrays, request)
+        divisible, shareable = divisible * mask, shareable * mask
     if request.shares and request.shares.slots > 1:
         divisible = divisible * (arrays.share_slots >= request.shares.slots)
     return kernels.Gpus(

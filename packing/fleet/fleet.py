@@ -59,6 +59,8 @@ class Fleet:
         self.usage: dict[int, NodeUsage] = {}
         """The allocations on the node of each row."""
         self.spot_rows: set[int] = set()
+        self.any_concurrent = False
+        """Whether any share has been ``concurrent``."""
         self.choosy_rows: set[int] = set()
         """Rows with a GPU that is ``choosy``."""
         self.network = Network()
@@ -269,6 +271,9 @@ class Fleet:
         for allocation in held:
             for gpu, *_ in allocation.shares:
                 arrays.share_slots[gpu, row] -= sign
+                if allocation.concurrent:
+                    arrays.concurrent_shares[gpu, row] += sign
+                    self.any_concurrent = True
             for gpu, more in allocation.further:
                 arrays.share_slots[gpu, row] -= sign * more
             devices, shares = devices or bool(allocation.devices), shares or bool(allocation.shares)

@@ -19,7 +19,7 @@ class Allocation:
     """The resources that one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute
     milli, memory MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices). ``together``:
     its devices are NVLink peers. ``further``: (GPU, number), the number of additional slots that it takes of
-    the GPU's pod limit."""
+    the GPU's pod limit. ``concurrent``: as in ``Shares``."""
 
     row: int
     cpu_milli: int
@@ -29,6 +29,7 @@ class Allocation:
     slices: tuple[tuple[int, int], ...] = ()
     together: bool = False
     further: tuple[tuple[int, int], ...] = ()
+    concurrent: bool = False
 
     @property
     def has_gpus(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which GPUs a request may have, by UUID, model and memory, whether or not there is room.
+"""Which GPUs a request may have, by UUID, model, memory and their pods' mode, whether or not there is room.
 
 All that place, check, free or explain GPUs ask here, so a new constraint is one more mask in
 ``permitted_gpus``. Its property test plants one that nothing else knows.
@@ -42,9 +42,27 @@ def permitted_on(fleet: Fleet, request: Request, row: int) -> frozenset[int]:
     spec = fleet.specs[row]
     if spec is None:
         return frozenset()
-    permitted = permitted_gpus(fleet, resolve_on(spec, request), slice(row, row + 1))
-    every = range(len(spec.gpus))
+    request = resolve_on(spec, request)
+    permitted, every = permitted_gpus(fleet, request, slice(row, row + 1)), range(len(spec.gpus))
+    if mixes_modes(fleet, request):
+        mask = in_its_mode(fleet.arrays, request, slice(row, row + 1))
+        permitted = mask if permitted is None else permitted & mask
     return frozenset(every if permitted is None else (gpu for gpu in every if permitted[gpu, 0]))
+
+
+def mixes_modes(fleet: Fleet, request: Request) -> bool:
+    """Whether GPUs may have shares of another mode than those of the request (``Shares.concurrent``)."""
+    return request.shares is not None and (fleet.any_concurrent or request.shares.concurrent)
+
+
+def in_its_mode(arrays: NodeArrays, request: Request, rows: slice = EVERY_ROW) -> Mask:
+    """(G, len(rows)) 1 for the GPUs of these arrays without shares of the other mode."""
+    concurrent = arrays.concurrent_shares[:, rows]
+    others = concurrent
+    if request.shares and request.shares.concurrent:
+        others = arrays.total_slots[:, rows] - arrays.share_slots[:, rows] - concurrent
+    mask: Mask = (others == 0).astype(np.uint8)
+    return mask
 
 
 def memory_for(arrays: NodeArrays, part: Shares | None, rows: slice = EVERY_ROW) -> npt.NDArray[np.int64]:

@@ -31,7 +31,8 @@ def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] 
     further = tuple((g, part.slots - 1) for g in gpus) if part and part.slots > 1 else ()
     slices = tuple((g, usage.slices_for(g, *size)) for g, *size in shares if spec.gpus[g].instances)
     cpu, memory = request.cpu_milli, request.memory_bytes
-    return Allocation(row, cpu, memory, devices, shares, slices, request.island, further)
+    concurrent = part is not None and part.concurrent
+    return Allocation(row, cpu, memory, devices, shares, slices, request.island, further, concurrent)
 
 
 def share_mib(fleet: Fleet, row: int, gpu: int, part: Shares) -> int:

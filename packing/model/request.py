@@ -48,7 +48,8 @@ class Shares:
     resource that counts the shares: only nodes that share their GPUs under that name accept them.
     ``containers`` is the number of the pod's containers that request them; ``stacked`` is the same on fewer
     GPUs, which these containers share, None if they cannot. Each then counts as ``slots`` of the pods among
-    which a GPU may be split.
+    which a GPU may be split. ``concurrent``: the pods of the GPU compute at the same time, not in turns. Both
+    kinds never share a GPU.
     """
 
     count: int
@@ -59,6 +60,7 @@ class Shares:
     containers: int = 1
     stacked: Shares | None = None
     slots: int = 1
+    concurrent: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:

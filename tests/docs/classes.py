@@ -142,6 +142,8 @@ IN_E2E = (
     "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule-",
     "kubectl uncordon gpu-1",
     "kubectl label node gpu-1 stowage.dev/gpu-sharing=true",
+    "kubectl annotate node gpu-1 --overwrite stowage.dev/gpu-uuids=GPU-6d0a2a8e-0c1b-4f6e-9d3c-2f1e5a7b9c01,"
+    "GPU-0b7f2c44-8a55-4d7e-b1a2-93c6d4e8f702",
     "kubectl stowage explain my-namespace/my-pod",
     "kubectl stowage top",
     "kubectl taint node gpu-1 stowage.dev/gpu-sharing=true:NoSchedule",

@@ -22,7 +22,7 @@ from extender.cli import main as cli
 from .collect import ROOT
 
 KUBECTL = {
-    "annotate": "",
+    "annotate": "--overwrite",
     "api-resources": "--api-group",
     "apply": "--filename -f --kustomize -k --server-side",
     "cordon": "",

@@ -16,6 +16,8 @@ from .workload import node, pod
 GROUP = "rbac.authorization.k8s.io"
 INDICES, COMPUTE = "stowage.dev/gpu-indices", "stowage.dev/gpu-compute"
 HAMI, COUNT = "hami.io/vgpu-devices-allocated", "aliyun.com/gpu-count"
+REQUEST = "nvidia.com/container.main.gpu-memory.request"
+DEVICES = "nvidia.com/container.main.gpus.devices"
 NAMESPACE = "stowage-system"
 
 
@@ -90,6 +92,7 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
         assert INDICES in refused(lambda: owner.create(pod("one", {}, annotations={INDICES: "0"})))
         assert HAMI in refused(lambda: owner.create(pod("one", {}, on="n1", annotations=forged)))
         assert INDICES in refused(lambda: annotate(owner, "waits", annotations={INDICES: "0"}))
+        assert DEVICES in refused(lambda: owner.create(pod("one", {}, on="n1", annotations={DEVICES: "all"})))
         owner.create(pod("on", {}, on="n1"))
 
         # Stowage binds the pod, and writes its GPU.
@@ -107,6 +110,8 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
             {"annotations": {"gpu-fraction": "0.1"}},
             {"annotations": {"stowage.dev/nvlink": "yes"}},
             {"annotations": {HAMI: ";", "x": "y"}},
+            {"annotations": {DEVICES: "GPU-1"}},
+            {"annotations": {REQUEST: "1Gi"}},
             {"annotations": None},
             {"labels": {COUNT: "2"}},
         ):
@@ -114,6 +119,7 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
             assert name in refused(partial(annotate, owner, "waits", **change))
         annotate(owner, "waits", labels={"team": "ml"}, annotations={"note": "mine", COMPUTE: "400m"})
         annotate(owner, "on", labels=None, annotations={"note": "x" * 200_000})
+        annotate(owner, "on", annotations={"note": None} | {f"a{i}": "x" * 100 for i in range(2000)})
         # Annotations from before the policy do not prevent other edits.
         annotate(owner, "before", labels={"a": "b"})
         annotate(plugin, "waits", annotations={"hami.io/bind-phase": "success"})

@@ -19,7 +19,13 @@ GPUS, MIB = 2, 1000
 def make_node(name: str) -> Node:
     labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.product": "NVIDIA-L40S"}
     labels |= {"nvidia.com/gpu.memory": str(MIB), "nvidia.com/gpu.count": str(GPUS)}
-    return Node(name, labels=labels, allocatable={"cpu": "64", "memory": "512Gi"})
+    return Node(
+        name,
+        labels=labels,
+        annotations={"stowage.dev/gpu-uuids": ",".join(f"{name}-{gpu}" for gpu in range(GPUS))},
+        allocatable={"cpu": "64", "memory": "512Gi"},
+        conditions=(("gpu-fractioning.nvidia.com/Ready", "True"),),
+    )
 
 
 @dataclass

@@ -35,7 +35,9 @@ from tests.extender.cluster.simulated_api import GPUS, NODES, Binding, Truth, ma
 
 SIZES = (300, 500, 700, 1000)
 COMPUTE, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-indices"
+FRACTION, MODE = "gpu-fraction", "kai.scheduler/gpu-compute-sharing-mode"
 names, nodes, sizes = st.sampled_from("abcd"), st.sampled_from(NODES), st.sampled_from(SIZES)
+modes = st.sampled_from(["", "time-slicing", "sm-sharing"])
 calls = st.lists(st.tuples(names, nodes), min_size=1, max_size=4)
 which = st.integers(0, 7)
 edits = st.sampled_from(
@@ -46,12 +48,16 @@ edits = st.sampled_from(
         {COMPUTE: "1m", "gpu-fraction": "0.9"},
         {INDICES: "0,1", "stowage.dev/nvlink": "yes"},
         {COMPUTE: "300m", INDICES: "zero", "hami.io/vgpu-devices-allocated": ";"},
+        {FRACTION: "0.1", MODE: "sm-sharing", "nvidia.com/container.main.gpus.devices": "n1-1"},
+        {FRACTION: "0.1", MODE: "time-slicing", INDICES: "1"},
     ]
 )
 answered = st.sampled_from(["ok", "refused", "made", "lost", "late"])
 
 
 def size_of(pod: Pod) -> int:
+    if FRACTION in pod.annotations:
+        return int(float(pod.annotations[FRACTION]) * 1000)
     return int(pod.annotations[COMPUTE].removesuffix("m"))
 
 
@@ -88,10 +94,10 @@ class StateModel(RuleBasedStateMachine):
         self.binds: list[asyncio.Task[str]] = []
         self.listing: list[Event] = []  # a list that has not arrived yet
 
-    @initialize(sizes=st.lists(sizes, min_size=4, max_size=4))
-    def set_up(self, sizes: list[int]) -> None:
-        for name, size in zip("abcd", sizes, strict=True):
-            self.create(name, size)
+    @initialize(sizes=st.lists(st.tuples(sizes, modes), min_size=4, max_size=4))
+    def set_up(self, sizes: list[tuple[int, str]]) -> None:
+        for name, (size, mode) in zip("abcd", sizes, strict=True):
+            self.create(name, size, mode)
         self.begin()
 
     def begin(self) -> None:
@@ -111,13 +117,15 @@ class StateModel(RuleBasedStateMachine):
 
     # What others do to the cluster.
 
-    @rule(name=names, size=sizes)
-    def create(self, name: str, size: int) -> None:
+    @rule(name=names, size=sizes, mode=modes)
+    def create(self, name: str, size: int, mode: str) -> None:
+        """A pod with a share by Stowage's annotation, or with one that agents enforce in this mode."""
         if f"d/{name}" in self.truth.pods:
             return
+        asks = {FRACTION: f"{size / 1000}", MODE: mode} if mode and size < 1000 else {COMPUTE: f"{size}m"}
         self.uids += 1
         spec = PodSpec((Container("main", (("cpu", "1"),)),))
-        self.truth.put(Pod("d", name, f"u{self.uids}", spec, annotations={COMPUTE: f"{size}m"}))
+        self.truth.put(Pod("d", name, f"u{self.uids}", spec, annotations=asks))
 
     @rule(name=names)
     def delete(self, name: str) -> None:
@@ -339,6 +347,14 @@ class StateModel(RuleBasedStateMachine):
         for pod in {(pod.uid, pod.node_name): pod for pod in self.possible()}.values():
             held[pod.node_name, pod.annotations[INDICES]] += size_of(pod)
         assert all(milli <= 1000 for milli in held.values()), held
+
+    @invariant()
+    def no_gpu_has_pods_of_two_modes(self) -> None:
+        found: dict[tuple[str, str], set[bool]] = {}
+        for pod in self.possible():
+            of_gpu = found.setdefault((pod.node_name, pod.annotations[INDICES]), set())
+            of_gpu.add(pod.annotations.get(MODE) == "sm-sharing")
+        assert all(len(kinds) == 1 for kinds in found.values()), found
 
     @invariant()
     def what_is_true_or_may_become_true_is_allocated(self) -> None:

@@ -28,7 +28,7 @@ def shape_of(resource: str, count: int, mib: int = MIB) -> NodeSpec:
 
 def assignment(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float = 0) -> dict[str, str]:
     """What ``bind`` writes if it chooses these GPUs."""
-    (writer,) = writers_on(shape.sharing_resource)
+    writer = next(writer for writer in writers_on(shape.sharing_resource) if writer.assigns(pod, shape))
     shares = resolve_on(shape, request_of(pod)).shares
     assert writer.assignment
     assert shares
@@ -140,12 +140,21 @@ stowage_and_kai_annotations = st.one_of(
     ),
     st.fixed_dictionaries({"gpu-memory": st.sampled_from(["1", "4000"])}),
 )
+enforced_annotations = st.fixed_dictionaries(
+    {"nvidia.com/container.a.gpu-memory.request": st.sampled_from(["1Mi", "4000M", "8Gi"])},
+    optional={
+        "gpu-fraction-num-devices": st.just("2"),
+        "nvidia.com/container.a.gpu-memory.limit": st.just("16Gi"),
+        "nvidia.com/container.a.gpu-compute.mode": st.sampled_from(["time-slicing", "sm-sharing"]),
+    },
+)
 
 
-@given(stowage_and_kai_annotations, draws)
-def test_stowage_and_kai_allocate_what_was_requested(annotations, draw):
+@given(stowage_and_kai_annotations | enforced_annotations, st.booleans(), draws)
+def test_own_nodes_allocate_what_was_requested(annotations, ready, draw):
     pod = Pod("d", "p", "u", PodSpec((Container("a"),)), annotations=annotations)
     shape = shape_of("stowage.dev/gpu", 4)
+    shape = replace(shape, agents=frozenset({"NvFractions"} if ready else ()))
     chosen = drawn(draw, shape, pod)
     _, settled = written(pod, shape, chosen)
     part = request_of(pod).shares

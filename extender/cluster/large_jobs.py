@@ -24,6 +24,7 @@ from extender.queues.gangs import GangTable
 from extender.queues.rights import managed_by_kueue
 from extender.settings import Reserve
 from extender.untrusted.limits import KEY, RESERVED_NODES, shorten
+from extender.untrusted.visible import many
 from packing.fleet.arrays import Flags
 from packing.fleet.fleet import Fleet
 from packing.plan.backfill import Reservation
@@ -32,7 +33,8 @@ from packing.plan.backfill import Reservations as Table
 
 class LargeJobs:
     """The reservations. ``mode``: the setting. ``evicts_equals``: pods beyond the maximum duration of their
-    queue are evicted for others. ``changes`` counts changes of the nodes and times."""
+    queue are evicted for others. ``changes`` counts changes of the nodes and times, ``idle`` GPU-seconds for
+    which this replica has held GPUs idle."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class LargeJobs:
         """``may_evict``: whether the first pod may evict the second one at a time."""
         self.mode: Reserve = "off"
         self.evicts_equals = False
-        self.table, self.changes = Table(), 0
+        self.table, self.changes, self.idle = Table(), 0, 0.0
         self._fleet, self._gangs, self._ends, self._by_uid = fleet, gangs, end_costs, by_uid
         self._places, self._may_evict = places, may_evict
         self._rows: tuple[object, dict[str, Flags]] = None, {}
@@ -94,18 +96,29 @@ class LargeJobs:
         job = f"{first.namespace}/{first.owner.name if first.owner else first.name}" if first else "a job"
         if pod and first and pod.namespace != first.namespace:
             job = "a job of another namespace"
-        at = datetime.fromtimestamp(reservation.at, UTC)
-        return f"reserved for {shorten(job, KEY)} until about {at:%H:%M} UTC, for pods that end before"
+        return f"reserved for {shorten(job, KEY)} until about {clock_text(reservation.at)}"
+
+    def note(self, node: str) -> str:
+        """For whom the node is reserved, since when, and how long its GPUs have been idle; "" for none."""
+        for one in self.table.current:
+            if node in one.nodes:
+                idle = f"{one.idle / 3600:.3g} GPU-hours idle on {many(len(one.nodes), 'node')}"
+                return f"{self.text(one)} (since {clock_text(one.since)}, {idle})"
+        return ""
 
     def members(self, key: str) -> Collection[Pod]:
         """The pods of the job with this key."""
         pod = self._by_uid(key)
         return (pod,) if pod else self._gangs.members(key)
 
+    def is_of(self, reservation: Reservation, pod: Pod) -> bool:
+        """Whether the pod belongs to the job."""
+        gang = self._gangs.gang_of(pod)
+        return reservation.key in (pod.uid, gang.key if gang else pod.uid)
+
     def _is_exempt(self, reservation: Reservation, pod: Pod) -> bool:
         """Whether the pod belongs to the job, has a place there already, or may be evicted for the job."""
-        gang = self._gangs.gang_of(pod)
-        if reservation.key == pod.uid or (gang and gang.key == reservation.key):
+        if self.is_of(reservation, pod):
             return True
         if self._places.node_of(pod.uid) in reservation.nodes:
             return True
@@ -127,3 +140,8 @@ class LargeJobs:
             nodes = sum(len(one.nodes) for one in table.current)
             if self.mode != "off" and nodes <= RESERVED_NODES and all(one.nodes for one in table.current):
                 self.update(table)
+
+
+def clock_text(at: float) -> str:
+    """A time in Unix seconds as hours and minutes."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"

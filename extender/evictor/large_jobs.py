@@ -80,7 +80,9 @@ class LargeJobReserver:
             return
         known, jobs = self._state.large_jobs, [*self._large_jobs()]
         before = known.table
-        counted = [one._replace(idle=one.idle + (now - since) * self._free(one)) for one in before.current]
+        held = {one.key: (now - since) * self._free(one) for one in before.current}
+        counted = [one._replace(idle=one.idle + held[one.key]) for one in before.current]
+        known.idle += sum(held.values())
         started = {one.key for one in counted if any(pod.node_name for pod in known.members(one.key))}
         renewing = renewal(
             Reservations(tuple(counted), before.missed, before.rests), jobs, started, now, self._rules

@@ -68,7 +68,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
         row, arrays, gpus = state.fleet.rows[name], state.fleet.arrays, len(spec.gpus)
         hidden = unoffered(state, name)
         missing = hidden.note if hidden else not_offered(state, name)
-        rejected = rejections(state, name)
+        rejected, closed = rejections(state, name), (closed_text(state, name), state.large_jobs.note(name))
         others = _held_by_others(state, name) if count.on_offer and count.whole else ""
         yield NodeLine(
             node=name,
@@ -87,9 +87,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             pods=len(state.allocations.pods_on(name)),
             used_percent=_used_percent(state, row, gpus),
             islands=tuple(len(island) for island in spec.islands),
-            note="; ".join(
-                filter(None, ("spot" * spec.spot, closed_text(state, name), missing, rejected, others))
-            ),
+            note="; ".join(filter(None, ("spot" * spec.spot, *closed, missing, rejected, others))),
             problem=shorten(state.nodes.problems.get(name, "")),
             zone=shorten(state.nodes.labels_of(name).get(ZONE, ""), KEY),
             mig=census.mig_on(name),

@@ -34,6 +34,11 @@ class Word(Enum):
     NEVER_TRIED = "kube-scheduler does not try it: {why}"
     ALSO_LACKS = "{why} ({lacks})"
 
+    # Nodes that are reserved for large jobs
+    RESERVED_FOR_IT = "{nodes} {are} reserved for it: it is expected to start there by about {at}"
+    RESERVED_FOR_OTHERS = "{nodes} {are} {reserved}"
+    END_BEFORE = "With activeDeadlineSeconds: {most} or less it could use {them}."
+
     # Mistakes in names, labels and annotations
     MEANT = " (did you mean {near}?)"
     NO_QUEUE = "There is no queue {name}{meant}"

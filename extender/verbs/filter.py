@@ -71,7 +71,7 @@ def _reserved(state: State, names: NodeNames, evaluation: Evaluation) -> dict[st
     jobs, refused = state.large_jobs, evaluation.codes == Reason.RESERVED
     found = {}
     for reservation in jobs.closed_to(evaluation.pod):
-        text = jobs.text(reservation, evaluation.pod)
+        text = f"{jobs.text(reservation, evaluation.pod)}, for pods that end before"
         found[text] = names.where(refused & jobs.rows(reservation)[evaluation.rows])
     return found
 

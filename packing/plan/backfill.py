@@ -46,6 +46,9 @@ _PART = 0.5
 """The job starts by the reservation's time with this probability, if the forecast is right."""
 _STAYS = 0.5
 """Other nodes are chosen if the job can start there in less than this fraction of the time."""
+AT_ONCE = 4.0
+"""The multiple of the time with which a node counts whose room one pod frees: a job of one pod may get it
+anyway, while other nodes are filled again as they drain."""
 _MOST_ROWS = 256
 """Rows that are looked at for one job."""
 
@@ -150,7 +153,9 @@ def soonest(fleet: Fleet, queue: StartQueue, question: Question, soon: Doubles, 
     usable = float(gpus_of_rows(fleet)[job.rows & fits_when_empty(fleet, job.request)].sum())
 
     def order(row: int) -> tuple[float, int]:
-        return _part(queue.start_on(job.request, row).times) * (_STAYS if row in stays else 1.0), row
+        start = queue.start_on(job.request, row)
+        at_once = job.count == 1 and len(start.needs) == 1
+        return _part(start.times) * (_STAYS if row in stays else AT_ONCE if at_once else 1.0), row
 
     best: tuple[float, float, list[int]] = math.inf, math.inf, []
     for rows in candidates(fleet, question, soon):

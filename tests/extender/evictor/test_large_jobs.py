@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.evictor.book import Schedulers
 from extender.evictor.large_jobs import LargeJobReserver
 from extender.evictor.shield import KEY, ShieldKeeper
+from extender.explain.overview import node_lines
+from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.settings import Settings
 from extender.source.evictor_api import EvictorApi
@@ -141,6 +144,23 @@ def test_nodes_are_chosen_anew_at_most_once_a_minute(api, tmp_path):
     replica.state.apply([Deleted("Pod", "default/p1")])  # node a is idle now
     assert replica.rounds(30) == {"uid-train": ["b"]}
     assert replica.rounds(40) == {"uid-train": ["a"]}
+
+
+def test_explain_and_top_show_the_reservation(api, tmp_path):
+    replica = Replica(api, tmp_path, *BUSY, large("train"), large("small", 1))
+    replica.rounds()
+    replica.state.apply([Deleted("Pod", "default/p2")])
+    replica.rounds(45)
+    state = replica.state
+    texts = {pod: " ".join(explain(state, state.pods[f"default/{pod}"]).hints) for pod in ("train", "small")}
+    assert "1 node is reserved for it: it is expected to start there by about 08:08 UTC" in texts["train"]
+    assert "1 node is reserved for default/train until about 08:08 UTC" in texts["small"]
+    assert "With activeDeadlineSeconds: 455 or less it could use it." in texts["small"]
+    census = CensusTaker(state)
+    asyncio.run(census.take())
+    notes = {line.node: line.note for line in node_lines(state, census, "ab")}
+    until = "until about 08:08 UTC (since 08:00 UTC, 0.05 GPU-hours idle on 1 node)"
+    assert notes == {"a": "", "b": f"reserved for default/train {until}"}
 
 
 def test_idle_gpus_are_counted(api, tmp_path):

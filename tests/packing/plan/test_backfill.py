@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from packing.fleet.placement import allocation_of
 from packing.model.request import Request
 from packing.plan.backfill import (
+    AT_ONCE,
     MOST_JOBS,
     MOST_MISSED,
     SHARE,
@@ -195,7 +196,7 @@ times = st.lists(st.integers(1, 9).map(float), min_size=0, max_size=4)
 
 
 @settings(max_examples=examples(100))
-@given(st.lists(times, min_size=1, max_size=5), st.integers(1, 3), st.integers(2, 4), st.data())
+@given(st.lists(times, min_size=1, max_size=5), st.integers(2, 3), st.integers(2, 4), st.data())
 def test_a_job_gets_the_nodes_of_one_domain_on_which_it_starts_soonest(ends, count, gpus, data):
     rack = Rack(*ends)
     domains = np.array(
@@ -220,6 +221,22 @@ def test_a_job_gets_the_nodes_of_one_domain_on_which_it_starts_soonest(ends, cou
         assert len({int(domains[row]) for row in rows}) == 1
         assert not any(starts(fewer, choice.at) for fewer in combinations(rows, len(rows) - 1))
         assert (choice.gpus, choice.usable) == (gpus * count, 4.0 * len(ends))
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(times, min_size=1, max_size=5), st.integers(1, 4))
+def test_of_nodes_that_one_pod_frees_only_one_that_is_much_sooner_is_reserved_for_a_pod(ends, gpus):
+    """The pod may get the others anyway."""
+
+    def order(on_node: list[float]) -> tuple[float, float]:
+        must_end = sorted(on_node)[: max(gpus - (4 - len(on_node)), 0)]
+        at = max(must_end, default=0.0)
+        return at * (AT_ONCE if len(must_end) == 1 else 1.0), at
+
+    choice = Rack(*ends).choice(LargeJob("k", "team", asks(gpus), 1, 0, 0.0, EVERYWHERE))
+    first = min(order(on_node)[0] for on_node in ends)
+    assert choice
+    assert choice.at in [at for value, at in map(order, ends) if value == first]
 
 
 def test_a_job_that_could_not_start_on_empty_nodes_gets_none():

@@ -68,6 +68,7 @@ def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
     prices = read_prices(args.prices) if args.prices else None
     measured = measured_use(args.prometheus, args.window, 0.95) if args.prometheus else {}
     cluster, settings, dump = cluster_args.source_with_settings(args, settings)
+    cluster.may_lack_pods = True  # then their GPUs are not readable
     events = [event for batch in cluster.list_once() for event in batch]
     source = ClusterSource(cluster_args.short_name(args), events, settings)
     state = source.state()

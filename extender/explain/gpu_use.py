@@ -9,7 +9,7 @@ than it requests, so GPUs that no pending pod would use are idle because nothing
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 
@@ -184,21 +184,33 @@ class Claims:
         for demand in demands:
             if demand.node >= 0:
                 yield from self._claim(Step.RESERVED, [(demand.node, demand.total)], demand)
+        in_pieces = set[int]()  # demands that are alike have the same obstacles
         for level, step in enumerate(_STEPS):
             nowhere, later = set[tuple[int, int]](), list[Demand]()
             for demand in rest:
                 alike = id(demand.obstacles), demand.copies
                 taken = [] if alike in nowhere or (demand.held and level) else self._enough(demand, level)
-                yield from (
-                    self._claim(Step.GATED if demand.held else step, taken, demand) if taken else [None]
-                )
                 if not taken:
                     nowhere.add(alike)
                     later.append(demand)
+                    yield None
+                in_pieces |= {alike[0]} if taken and step is Step.FRAGMENTED else set()
+                yield from self._claim(Step.GATED if demand.held else step, taken, demand)
             rest = later
         for demand in rest:
             if not demand.held:
-                yield from self._claim(Step.TOO_FEW, self._pieces(demand, demand.total, {}), demand)
+                yield from self._remains(demand, in_pieces)
+
+    def _remains(self, demand: Demand, in_pieces: Collection[int]) -> Iterator[Part]:
+        """GPUs that are left, too few for the demand even without obstacles: by its obstacle on their node;
+        of a demand whose like is served ``in_pieces`` they are more pieces."""
+        pieces, missing = (Obstacle.NOTHING, Obstacle.PIECES), demand.total
+        steps: dict[Sequence[Obstacle], Step] = {(Obstacle(n),): step for n, step in enumerate(_STEPS)}
+        first = Step.FRAGMENTED if id(demand.obstacles) in in_pieces else Step.TOO_FEW
+        for among, step in ({pieces: first} | steps).items():
+            taken = self._pieces(demand, missing, {}, among)
+            missing -= sum(gpus for _, gpus in taken)
+            yield from self._claim(step, taken, demand)
 
     def _enough(self, demand: Demand, level: int) -> list[tuple[int, float]]:
         """Rows with GPUs for all copies, if obstacles up to the level went; none if there are too few."""
@@ -228,14 +240,19 @@ class Claims:
             copies = with_both if obstacle == Obstacle.NOTHING else copies + fits - with_both
         return np.asarray(copies, np.float64)
 
-    def _pieces(self, demand: Demand, gpus: float, taken: Mapping[int, float]) -> list[tuple[int, float]]:
-        """Free GPUs of nodes that have too few for the demand alone, the largest first, up to ``gpus``."""
+    def _pieces(
+        self,
+        demand: Demand,
+        gpus: float,
+        taken: Mapping[int, float],
+        among: Sequence[Obstacle] = (Obstacle.NOTHING, Obstacle.PIECES),
+    ) -> list[tuple[int, float]]:
+        """Free GPUs of nodes with these obstacles, without those ``taken``: the largest pieces first, up to
+        ``gpus``."""
         left, pieces = self.free.copy(), list[tuple[int, float]]()
         for row, amount in taken.items():
             left[row] -= amount
-        rows = np.flatnonzero(
-            np.isin(demand.obstacles, (Obstacle.NOTHING, Obstacle.PIECES)) & (left > _LEAST)
-        )
+        rows = np.flatnonzero(np.isin(demand.obstacles, among) & (left > _LEAST))
         for row in rows[np.argsort(-left[rows], kind="stable")].tolist():
             if gpus > _LEAST:
                 pieces.append((row, min(float(left[row]), gpus)))

@@ -179,7 +179,7 @@ class Mender:
         tried, wanted = list[Mend](), sum(part.gpus for part in parts)
         for free, most in itertools.product(get_args(Free), (_MOVES // 4, _MOVES)):
             moves = sum(len(freed.moves) for freed in plan_moves(self._trial, most, free))
-            command = f"stowage plan moves --free {free} --moves {max(moves, 1)}"
+            command = f"stowage plan moves --free {free} --moves {moves or most}"
             tried.append(self._gain(command, self._today, self._started(self._trial)))
             self._trial.undo_to(self._start)
             if (tried[-1].frees or 0.0) > wanted - 1:

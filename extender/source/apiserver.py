@@ -110,7 +110,8 @@ class KubeSource(Source):
                 events = listed.result()
                 yield self._shard.select(events) if self._shard else events
             except (*NO_ANSWER, Refused, ProtocolError) as error:
-                if reflector.kind in ALWAYS_AWAITED:
+                may_lack = self.may_lack_pods and reflector.kind == "Pod" and isinstance(error, Refused)
+                if reflector.kind in ALWAYS_AWAITED and not may_lack:
                     problem = str(error).rsplit(": ", 1)[-1].rstrip(")'")
                     raise Unavailable(f"{self.describe()}: {reflector.resource}: {problem}") from None
                 _log.warning("%s are not known: %s", reflector.resource, error)

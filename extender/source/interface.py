@@ -80,6 +80,8 @@ class Source(Protocol):
 
     has_other_readers: bool = False
     """Whether other instances of Stowage may serve the same cluster."""
+    may_lack_pods: bool = False
+    """Whether ``list_once`` goes on, with ``Unlisted``, if it may not list the pods of all namespaces."""
 
     def start(
         self, apply: Apply, backlog: Backlog = NO_BACKLOG, background: Background | None = None

@@ -183,7 +183,7 @@ class Reflector:
     def unlisted(self, why: str = "") -> Unlisted:
         """That the kind counts as unknown: why, or else why the last attempt failed."""
         why = visible(shorten(why or self._problem or "no complete list has arrived"))
-        return Unlisted(self.kind, self._watched.full_resource, why, UNKNOWN[self.kind])
+        return Unlisted(self.kind, self._watched.full_resource, why, UNKNOWN.get(self.kind, ""))
 
     def start(self, apply: Apply, background: Background, backlog: Backlog = NO_BACKLOG) -> None:
         """Start the thread, which delivers events to ``apply`` while the ``backlog`` has room for them. No

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from extender.cli import main as cli
+from tests.extender import apiserver
 from tests.extender.plan.clusters import GPU, node, pod
 from tests.extender.plan.test_audit import fragmented, without_cpu
 
@@ -111,6 +113,29 @@ def test_what_cannot_be_counted_is_said(capsys, tmp_path) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"kind": "List", "items": [node("a", 8), unknown, claims]}))
     assert "1 pending pod without a known number of GPUs" in printed(capsys, "--snapshot", str(path))
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[apiserver.ApiServer]:
+    server = apiserver.ApiServer()
+    server.put(node("node-a", 8))
+    server.put(pod("p", "node-a", 3))
+    server.start()
+    apiserver.source_of(server, tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_gpus_are_never_idle_for_a_user_who_may_not_list_pods(api, capsys, tmp_path, may_list) -> None:
+    if not may_list:
+        api.script["/api/v1/pods"].extend(["403"] * 9)
+    audit = json.loads(printed(capsys, "--kubeconfig", str(tmp_path / "kubeconfig"), "-o", "json"))
+    steps = {step["step"]: step["gpus"] for step in audit["steps"] if step["gpus"]}
+    assert sum(steps.values()) == audit["installed"] > 0
+    assert ("idle" in steps) is may_list
+    assert (steps == {"notReadable": audit["installed"]}) is not may_list
+    assert any("pods" in note for note in audit["notes"]) is not may_list
 
 
 @pytest.mark.parametrize(

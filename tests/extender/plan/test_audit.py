@@ -65,6 +65,14 @@ def fragmented(prefix: str) -> Planted:
     return Planted([*nodes, *half, *waiting], {Step.FRAGMENTED: 16}, {Step.FRAGMENTED: 16})
 
 
+def more_than_fits(prefix: str) -> Planted:
+    """Twelve GPUs in pieces of three, which no move puts together, for five pods with eight."""
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(4)]
+    held = [pod(f"{prefix}-{n}", f"{prefix}-{n}", 5, annotations=GOOD_USE) for n in range(4)]
+    waiting = [pod(f"{prefix}-w-{n}", gpus=8) for n in range(5)]
+    return Planted([*nodes, *held, *waiting], {Step.FRAGMENTED: 12}, {Step.FRAGMENTED: 0})
+
+
 def without_cpu(prefix: str) -> Planted:
     own = {"nodeSelector": {"pool": prefix}}
     nodes = [node(f"{prefix}-{n}", 8, labels={"pool": prefix}) for n in range(2)]
@@ -132,6 +140,7 @@ PLANTED = {
     "broken": broken("a"),
     "idle": idle("a"),
     "fragmented": fragmented("a"),
+    "fragmented for good": more_than_fits("a"),
     "CPU used up": without_cpu("a"),
     "tainted": tainted("a"),
     "selector": selected("a"),

@@ -23,7 +23,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from tests.examples import examples
-from tests.extender.builders import make_node, make_pod, make_settings, make_state
+from tests.extender.builders import NOW, make_node, make_pod, make_settings, make_state
 
 OTHERS = "a gang of another namespace starts first"
 
@@ -242,6 +242,7 @@ def test_members_of_a_gang_that_all_differ_are_placed_once_for_each_state(
         return cost(fleet, request)
 
     monkeypatch.setattr(policy, "cost", counted)
+    monkeypatch.setattr("time.time", lambda: NOW)  # the answer is kept for 10 s
     pods = gang("unlike", 256)
     pods = [replace(pod, spec=make_pod("x", cpu=f"{i + 1}m").spec) for i, pod in enumerate(pods)]
     cluster.create(pods)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
-import pytest
 
 from extender.k8s.objects import Kind
 from extender.protocol.messages import Reply, Verb
@@ -324,43 +323,3 @@ class Budget:
 
 def _messages(pod: Manifest) -> list[tuple[Verb, bytes]]:
     return [(verb, json.dumps(message).encode()) for verb, message in every_verb(pod)]
-
-
-def run_cases(
-    runner: asyncio.Runner, log: pytest.LogCaptureFixture, pods: Mapping[str, Manifest]
-) -> Iterator[str]:
-    """Create, ask about, run, change and delete each pod: the problems with any of that."""
-    cluster = Cluster(runner)
-    budget = Budget(cluster)
-    for name, pod in pods.items():
-        running = [pod | {"spec": pod["spec"] | {"nodeName": node}} for node in (HAMI, OWN)]
-        events = [("ADDED", pod), *(("MODIFIED", one) for one in running), ("DELETED", pod)]
-        for change, manifest in events:
-            log.clear()
-            problem = budget.of_event("Pod", change, manifest)
-            if problem:
-                yield f"{name}: {change}: {problem}"
-                cluster = Cluster(runner)  # the event was interrupted half way
-                budget = Budget(cluster)
-                break
-            if len(log.text) > 2 * SAID:
-                yield f"{name}: {change}: {len(log.text)} characters of log"
-            if change == "ADDED":
-                yield from (f"{name}: {text}" for text in _asked(cluster, budget, pod, log))
-    cluster.alive()
-
-
-def _asked(cluster: Cluster, budget: Budget, pod: Manifest, log: pytest.LogCaptureFixture) -> Iterator[str]:
-    log.clear()
-    if problem := budget.of_verbs(pod):
-        yield f"verbs: {problem}"
-        return
-    shown = cluster.send("GET", f"/debug/pods/d/{pod['metadata']['name']}")
-    explained = cluster.send("POST", "/debug/explain", json.dumps(pod).encode())
-    for about in (shown, explained):
-        if len(about.content) > (SHOWN if about.status_code == 200 else SAID):
-            yield f"{about.request.url.path}: {len(about.content)} characters"
-    if explained.status_code == 200 and len(explained.json()["error"]) > SAID:
-        yield "explain: a long error"
-    if len(log.text) > 2 * SAID:
-        yield f"verbs: {len(log.text)} characters of log"

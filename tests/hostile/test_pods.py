@@ -1,4 +1,4 @@
-"""Input that the author of a pod controls: annotations, labels, spec, and status of its containers."""
+"""Pods of strangers leave no memory behind, change no answer to others, and what they hold is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from tests.examples import examples, some
 from tests.hostile.cluster import (
-    ANNOTATIONS,
     GPU,
     HAMI,
     MIG,
@@ -27,199 +26,11 @@ from tests.hostile.cluster import (
     PLAIN,
     Cluster,
     Manifest,
-    run_cases,
     usual_node,
     usual_nodes,
     usual_pod,
 )
-
-LONG = ANNOTATIONS - 2048
-"""Characters of the longest annotation, which leave room for its name and a few others."""
-KEYS = [
-    *("stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus", "stowage.dev/gpu-indices"),
-    *("stowage.dev/gpu-models", "stowage.dev/gpu-models-not", "stowage.dev/min-cuda", "stowage.dev/nvlink"),
-    *("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"),
-    *("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid", "nvidia.com/use-gputype"),
-    *("nvidia.com/nouse-gputype", "nvidia.com/vgpu-mode", "nvidia.com/numa-bind"),
-    *("nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-uuid", "nvidia.com/pre-allocated"),
-    *("nvidia.com/real-allocated", "nvidia.com/node-name", "nvidia.com/predicate-node"),
-    *("hami.io/vgpu-devices-allocated", "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-node"),
-    *("hami.io/vgpu-mig-allocations", "hami.io/vgpu-time", "hami.io/bind-phase", "hami.io/bind-time"),
-    *(
-        "volcano.sh/vgpu-ids-new",
-        "volcano.sh/vgpu-node",
-        "volcano.sh/vgpu-use-gpuuuid",
-        "volcano.sh/vgpu-mode",
-    ),
-    "scheduling.koordinator.sh/device-allocated",
-    *("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_ASSUME_TIME"),
-]
-"""Annotations of pods that Stowage reads."""
-
-
-def repeated(part: str) -> str:
-    return part * (LONG // len(part.encode()))
-
-
-def numbered(separator: str, form: str) -> str:
-    return separator.join(form.format(n) for n in range(LONG // (len(form) + len(separator) + 4)))
-
-
-TEXTS = {
-    "digits": repeated("9"),
-    "fraction": "0." + repeated("3"),
-    "exponent": "1e" + repeated("9"),
-    "zeros": repeated("0") + "1",
-    "brackets": repeated("["),
-    "braces": repeated('{"a":'),
-    "JSON list": json.dumps([0] * (LONG // 3)),
-    "JSON devices": json.dumps({"gpu": [{"minor": n, "resources": {}} for n in range(LONG // 40)]}),
-    "JSON objects": json.dumps([{"index": n, "devices": []} for n in range(LONG // 40)]),
-    "colons": repeated(":"),
-    "semicolons": repeated(";"),
-    "commas": repeated(","),
-    "HAMi devices": repeated("GPU-0,NVIDIA,100,1:"),
-    "HAMi containers": repeated("GPU-0,NVIDIA,100,1:;"),
-    "other devices": numbered(":", "GPU-{},NVIDIA,100,1"),
-    "indices": numbered(",", "{}"),
-    "one index": repeated("0,"),
-    "names": numbered(",", "NVIDIA-{}"),
-    "words": repeated("a-"),
-    "dots": repeated("1."),
-    "spaces": repeated(" "),
-    "controls": repeated("\x1b[31m\n\r\t\x7f"),
-    "other digits": repeated("٣"),
-    "wide": repeated("𝟗"),
-    "pattern": repeated("(a+)+$|"),
-    "short digits": "9" * 4400,
-    "negative": "-1",
-    "not a number": "NaN",
-    "null": "\x00",
-    "nothing": "",
-}
-PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
-"""A pod's request in HAMi's dialect."""
-
-
-@pytest.mark.parametrize("text", some(TEXTS, 1))
-def test_one_long_annotation(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, text: str) -> None:
-    pods = {
-        key: usual_pod("hostile", PARTS if "/vgpu" in key else {}, annotations={key: TEXTS[text]})
-        for key in KEYS
-    }
-    assert not (problems := list(run_cases(runner, caplog, pods))), "\n".join(problems[:40])
-
-
-def resources(count: int, quantity: str = "1", form: str = "example.com/r{}") -> dict[str, str]:
-    return {form.format(n): quantity for n in range(count)}
-
-
-def containers(count: int, **asks: str) -> list[Manifest]:
-    return [{"name": f"c{n}", "resources": {"limits": asks or {GPU: "1"}}} for n in range(count)]
-
-
-QUANTITIES = [
-    *(
-        "3000000000",
-        "1000000",
-        "1e9",
-        "9" * 300,
-        "9" * 5000,
-        "1e99",
-        "1e-99",
-        "1e999999999",
-        "1E",
-        "-1",
-        "-0",
-    ),
-    *("0.5", "1m", "1n", "+1", ".5", "5.", "1Ei", "9223372036854775807", "9223372036854775808Ki", "0x10"),
-    *("", " ", "1 ", "٣", "1_000", "NaN", "Infinity", "1e", "e1", "--1", "\x00", "1" + "0" * 17 + "m"),
-]
-ASKED = [GPU, "cpu", "memory", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/mig-1g.10gb"]
-ASKED += ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu-core", "volcano.sh/vgpu-memory"]
-
-
-@pytest.mark.parametrize("resource", some(ASKED, 1))
-def test_quantities_of_every_grammar(
-    runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, resource: str
-) -> None:
-    pods = {repr(text[:20]): usual_pod("hostile", {GPU: "1", resource: text}) for text in QUANTITIES}
-    assert not (problems := list(run_cases(runner, caplog, pods))), "\n".join(problems[:40])
-
-
-def terms(count: int) -> Manifest:
-    expressions = [{"key": f"k{n}", "operator": "In", "values": ["a", "b"]} for n in range(count)]
-    return {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [one]} for one in expressions]
-            }
-        }
-    }
-
-
-LABEL = "x" * 63
-SPECS: dict[str, Callable[[], Manifest]] = {
-    "containers": lambda: usual_pod("hostile", containers=containers(7500)),
-    "containers of shares": lambda: usual_pod("hostile", containers=containers(7500, **PARTS)),
-    "init containers": lambda: usual_pod("hostile", initContainers=containers(7500)),
-    "sidecars": lambda: usual_pod(
-        "hostile", initContainers=[one | {"restartPolicy": "Always"} for one in containers(5000)]
-    ),
-    "empty containers": lambda: usual_pod("hostile", containers=[{}] * 100_000),
-    "resources": lambda: usual_pod("hostile", resources(20_000)),
-    "GPU resources": lambda: usual_pod("hostile", resources(20_000, form="nvidia.com/mig-{}g.1gb")),
-    "resources of the pod": lambda: usual_pod(
-        "hostile", resources={"requests": resources(10_000), "limits": resources(10_000)}
-    ),
-    "many in many": lambda: usual_pod("hostile", containers=containers(500, **resources(60, "1"))),
-    "overhead": lambda: usual_pod("hostile", overhead=resources(20_000, "9" * 40)),
-    "long quantities": lambda: usual_pod("hostile", resources(300, "9" * 4000)),
-    "node selector": lambda: usual_pod("hostile", nodeSelector={f"k{n}": LABEL for n in range(10_000)}),
-    "affinity": lambda: usual_pod("hostile", affinity=terms(10_000)),
-    "values": lambda: usual_pod(
-        "hostile",
-        affinity={
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": "k", "operator": "In", "values": [LABEL] * 20_000}]}
-                    ]
-                }
-            }
-        },
-    ),
-    "tolerations": lambda: usual_pod("hostile", tolerations=[{"key": f"k{n}"} for n in range(20_000)]),
-    "claims": lambda: usual_pod(
-        "hostile", resourceClaims=[{"name": f"c{n}", "resourceClaimName": f"c{n}"} for n in range(10_000)]
-    ),
-    "labels": lambda: usual_pod(
-        "hostile", labels={f"nvidia.com/l{n}": LABEL for n in range(10_000)}
-    ),
-    "annotations": lambda: usual_pod("hostile", annotations={f"gpu-{n}": "1" for n in range(15_000)}),
-    "long names": lambda: usual_pod("n" * 253, {f"nvidia.com/{'r' * 63}{n}": "1" for n in range(2000)}),
-    "reported devices": lambda: usual_pod("hostile") | {"status": reported(10_000)},
-    "claim statuses": lambda: usual_pod("hostile")
-    | {
-        "status": {
-            "resourceClaimStatuses": [{"name": f"c{n}", "resourceClaimName": f"c{n}"} for n in range(10_000)]
-        }
-    },
-    "priority": lambda: usual_pod("hostile", priority=2_000_000_000, schedulerName="s" * 100_000),
-}  # fmt: skip
-
-
-def reported(count: int) -> Manifest:
-    devices = [{"resourceID": f"GPU-{n}", "health": "Healthy"} for n in range(count)]
-    status = {"name": "main", "allocatedResourcesStatus": [{"name": GPU, "resources": devices}]}
-    return {"phase": "Running", "containerStatuses": [status]}
-
-
-@pytest.mark.parametrize("spec", some(SPECS, 2))
-def test_specs_of_every_shape(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, spec: str) -> None:
-    problems = list(run_cases(runner, caplog, {spec: SPECS[spec]()}))
-    assert not problems, "\n".join(problems)
-
+from tests.hostile.objects import OF_PODS, PARTS, TEXTS, containers, numbered
 
 # Memory.
 
@@ -353,7 +164,7 @@ VARIANTS: list[Manifest] = [
     *(usual_pod("v", {GPU: "1", "memory": text}) for text in ("263856108Ki", "1", "16777217Mi", "0.1")),
     *(
         usual_pod("v", asks, annotations={key: TEXTS[text][:length]})
-        for key in KEYS
+        for key in OF_PODS
         for asks, text, length in (
             ({}, "digits", 3),
             (PARTS, "HAMi devices", 500),

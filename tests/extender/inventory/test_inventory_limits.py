@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.state import State
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import NodeInventory, inventory_of
-from extender.k8s.affinity import Taint
 from extender.k8s.objects import MigLayouts, Node, Upserted
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
 from packing.model.gpu_catalog import parse_product, parse_profile
 from packing.model.nvlink import parse_islands
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state, why
-from tests.extender.counting import calls
 
 HAMI, VOLCANO = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
 VGPU, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
@@ -165,51 +162,6 @@ def test_a_layout_with_bounds_is_still_read():
     node = replace(node, allocatable={"nvidia.com/mig-1g.10gb": "7"})
     found = inventory_of(node, None, MigLayouts("ns/name", layouts={"all": ()}))
     bounded(found)
-
-
-def steps(state: State, node: Node) -> int:
-    """Function calls, in Python and in C, for the event of a node with a changed label."""
-    state.apply([Upserted(replace(node, labels={**node.labels, "flaps": "1"}))])
-    return calls(lambda: state.apply([Upserted(node)]))
-
-
-def profiles(kinds: int, places: int) -> list[dict[str, Any]]:
-    return [
-        PROFILE | {"name": f"{i}g.5gb", "placements": [{"start": j, "size": 1} for j in range(places)]}
-        for i in range(kinds)
-    ]
-
-
-def hami(*entries: dict[str, Any]) -> Node:
-    register = json.dumps([one | {"id": f"GPU-{i}", "index": i} for i, one in enumerate(entries)])
-    return Node("n", annotations={HAMI: register}, allocatable={"cpu": "64", "memory": "512Gi", GPU: "640"})
-
-
-NORMAL = make_node("n", labels={f"feature.node.kubernetes.io/f{i}": "true" for i in range(40)})
-NORMAL_MIG = hami(*[entry(mode="mig", migProfiles=profiles(8, 7))] * 8)
-
-
-@pytest.mark.parametrize(
-    ("node", "normal"),
-    [
-        (replace(NORMAL, labels={f"example.com/gpu-error-{i}": "0" for i in range(20_000)}), NORMAL),
-        (
-            replace(NORMAL, labels={f"feature.node.kubernetes.io/{i}": "x" * 63 for i in range(20_000)}),
-            NORMAL,
-        ),
-        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(64)}), NORMAL),
-        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(9000)}), NORMAL),
-        (replace(NORMAL, conditions=tuple((f"GpuError{i}", "False") for i in range(64))), NORMAL),
-        (replace(NORMAL, taints=tuple(Taint(f"gpu-{i}", "", "NoSchedule") for i in range(64))), NORMAL),
-        (hami(*[entry()] * 64), NORMAL),
-        (hami(*[entry()] * 1000), NORMAL),
-        (hami(*[entry(mode="mig", migProfiles=profiles(12, 32))] * 9), NORMAL_MIG),
-        (hami(*[entry(mode="mig", migProfiles=profiles(3, 1))] * 64), NORMAL_MIG),
-    ],
-)
-def test_no_node_costs_more_than_25_normal_ones(node: Node, normal: Node):
-    state = make_state()
-    assert steps(state, node) < 25 * steps(state, normal)
 
 
 def test_a_problem_that_persists_is_logged_once(caplog: pytest.LogCaptureFixture):

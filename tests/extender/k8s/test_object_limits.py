@@ -22,13 +22,11 @@ from extender.untrusted.limits import (
     NODE_TAINTS,
     POD_ANNOTATION,
     POD_ANNOTATIONS,
-    POD_CLAIMS,
     POD_RESOURCES,
-    REPORTED_DEVICES,
     RESOURCES,
     SELECTOR_ITEMS,
 )
-from tests.extender.builders import GPU, make_node, make_state
+from tests.extender.builders import GPU
 
 MODELS = pod_request.MODELS
 
@@ -143,64 +141,6 @@ def test_resources_with_quantity_zero_do_not_count() -> None:
 
 
 # The spec.
-
-REPORTED = {"name": GPU, "resources": [{"resourceID": f"GPU-{n}"} for n in range(REPORTED_DEVICES + 1)]}
-CLAIMS = [{"name": f"c{n}", "resourceClaimName": "x"} for n in range(POD_CLAIMS + 1)]
-EXCESSIVE: dict[str, tuple[dict[str, Any], str]] = {
-    "containers": (
-        manifest(containers=[container(f"c{n}") for n in range(CONTAINERS + 1)]),
-        f"more than {CONTAINERS} containers",
-    ),
-    "init containers": (
-        manifest(spec={"initContainers": [container(f"i{n}") for n in range(CONTAINERS + 1)]}),
-        f"more than {CONTAINERS} containers",
-    ),
-    "resources of a container": (
-        manifest(containers=[*many(1, RESOURCES + 1), container()]),
-        f"more than {RESOURCES} resources of one container",
-    ),
-    "resources of all": (
-        manifest(containers=[*many(128, 64), container()]),
-        f"more than {CONTAINERS} containers",
-    ),
-    "resources in all": (
-        manifest(containers=[*many(127, 64), container()]),
-        f"more than {POD_RESOURCES} resources of all containers",
-    ),
-    "overhead": (
-        manifest(spec={"overhead": {f"vendor.com/r{n}": "1" for n in range(RESOURCES + 1)}}),
-        f"more than {RESOURCES} resources of the pod as a whole",
-    ),
-    "selector": (
-        manifest(spec={"nodeSelector": {f"k{n}": "v" for n in range(SELECTOR_ITEMS + 1)}}),
-        f"more than {SELECTOR_ITEMS} entries in the node selector",
-    ),
-    "claims": (manifest(spec={"resourceClaims": CLAIMS}), f"more than {POD_CLAIMS} resource claims"),
-    "a name": (
-        manifest(containers=[container(**{"vendor.com/" + "x" * KEY: "1", GPU: "1"})]),
-        f"more than {KEY} characters in a name or quantity",
-    ),
-    "a quantity": (
-        manifest(containers=[container(**{GPU: "1", "cpu": "1" * 200_000})]),
-        f"more than {KEY} characters in a name or quantity",
-    ),
-    "devices": (
-        manifest() | {"status": {"containerStatuses": [{"allocatedResourcesStatus": [REPORTED]}]}},
-        f"kubelet reports more than {REPORTED_DEVICES} devices",
-    ),
-}
-
-
-@pytest.mark.parametrize(("pod_manifest", "problem"), EXCESSIVE.values(), ids=EXCESSIVE.keys())
-def test_a_pod_beyond_a_limit_has_a_problem(pod_manifest: dict[str, Any], problem: str) -> None:
-    pod = pod_of(pod_manifest)
-    assert pod.problem == problem
-    assert size_of(pod) < 64 << 10
-    with pytest.raises(RequestError, match=f"^{problem}$"):
-        request_of(pod)
-    state = make_state(make_node("n"), pod)
-    assert pod.key in state.pods
-    assert state.learner.learned == 0
 
 
 def test_all_limits_may_be_reached() -> None:

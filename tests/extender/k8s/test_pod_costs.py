@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,10 +14,10 @@ from extender.cluster.state import State
 from extender.dialects import pod_request
 from extender.k8s.objects import Deleted, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.untrusted.limits import CONTAINERS, LISTED_NAMES, NAME, POD_RESOURCES, RESOURCES
+from extender.untrusted.limits import LISTED_NAMES, NAME
 from tests.extender.builders import GPU, make_node, make_state, why
 from tests.extender.counting import calls
-from tests.extender.k8s.test_object_limits import MODELS, container, manifest, many, pod_of, within
+from tests.extender.k8s.test_object_limits import MODELS, container, manifest, pod_of
 
 
 def large_pods() -> Iterator[dict[str, Any]]:
@@ -71,47 +70,6 @@ def come_and_go(state: State, pods: Iterator[dict[str, Any]]) -> None:
             state.apply([Deleted("Pod", key) for key in seen])
             seen.clear()
     state.apply([Deleted("Pod", key) for key in seen])
-
-
-NORMAL = manifest(annotations={MODELS: "A100,H100"})
-COSTLY: dict[str, dict[str, Any]] = {
-    "all that is allowed": within(CONTAINERS, POD_RESOURCES // CONTAINERS),
-    "few containers with many resources": within(POD_RESOURCES // RESOURCES, RESOURCES),
-    "128 containers with 64 resources": within(128, 64),
-    "a long annotation": manifest(annotations={MODELS: "x" * 250_000}),
-    "the longest lists": manifest(
-        annotations={MODELS: ",".join(f"{n:03}" + "-x" * 60 for n in range(LISTED_NAMES))}
-    ),
-    "many labels": manifest(labels={f"{n}.nvidia.com/x": "y" for n in range(10_000)}),
-    "an init container each": manifest(
-        spec={"initContainers": [container(f"i{n}") for n in range(CONTAINERS)]}
-    ),
-    "a bad quantity at the end": manifest(
-        containers=[*many(CONTAINERS // 4, 3), container(**{GPU: "x", "cpu": "1"})]
-    ),
-}
-
-
-@pytest.mark.parametrize("pod_manifest", COSTLY.values(), ids=COSTLY.keys())
-@pytest.mark.parametrize("node", ["", "n"], ids=["waiting", "running"])
-def test_an_event_costs_at_most_20_times_a_normal_one(pod_manifest: dict[str, Any], node: str) -> None:
-    first, again = costs_of_events(pod_manifest, node)
-    normal_first, normal_again = costs_of_events(NORMAL, node)
-    assert first <= 20 * normal_first
-    assert again <= 20 * normal_again
-
-
-def costs_of_events(pod_manifest: dict[str, Any], node: str) -> tuple[int, int]:
-    """Function calls for the event that adds a pod, and for one that changes an irrelevant annotation."""
-    pod_manifest = json.loads(json.dumps(pod_manifest))
-    pod_manifest["spec"]["nodeName"] = node
-    state = make_state(make_node("n"))
-    costs = []
-    for version in range(2):
-        pod_manifest["metadata"].setdefault("annotations", {})["gpu-v"] = str(version)
-        event = Upserted(pod_of(pod_manifest))
-        costs.append(calls(partial(state.apply, [event])))
-    return costs[0], costs[1]
 
 
 def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from extender.k8s.objects import Kind
-from extender.untrusted.limits import CONTAINERS, GPUS_PER_NODE, LISTED_NAMES, POD_RESOURCES
 from tests.examples import some
 from tests.extender.dra.cel.test_hostile_selectors import HOSTILE as SELECTORS
 from tests.extender.dra.claims import request, selectors
@@ -150,7 +149,6 @@ def pods() -> dict[str, Make]:
         return lambda: [usual_pod("hostile", asks, **more)]
 
     claims = [{"name": f"c{n}", "resourceClaimName": f"c{n}"} for n in range(10_000)]
-    longest = ",".join(f"{n:03}" + "-x" * 60 for n in range(LISTED_NAMES))
     sidecars = [one | {"restartPolicy": "Always"} for one in containers(5000)]
     return {
         **{
@@ -166,10 +164,6 @@ def pods() -> dict[str, Make]:
             ]
             for resource in RESOURCES
         },
-        "all that is allowed": pod(
-            containers=containers(CONTAINERS, **resources(POD_RESOURCES // CONTAINERS))
-        ),
-        "the longest lists": pod(annotations=dict.fromkeys(OF_PODS[4:6], longest)),
         "containers": pod(containers=containers(7500)),
         "containers of shares": pod(containers=containers(7500, **PARTS)),
         "init containers": pod(initContainers=containers(7500)),
@@ -217,8 +211,6 @@ REGISTERS = {
     "type": registered(4, type="A" * 40_000),
     "wrong types": registered(4, count=[[]], devmem={}, type=[], index="x", health=7),
     "profiles": registered(2, mode="mig", migProfiles=[profile(n) for n in range(50)]),
-    "profiles within the limits": registered(9, mode="mig", migProfiles=[profile(n) for n in range(12)]),
-    "all GPUs in MIG mode": registered(GPUS_PER_NODE, mode="mig", migProfiles=[profile(n) for n in range(3)]),
     "old form": "GPU-0,10,40960,100,NVIDIA,0,true:" * 6000,
     "old form, many fields": "," * 250_000,
 }

@@ -17,6 +17,7 @@ import pytest
 
 from bench import demo_cluster
 from extender.cli.main import main
+from extender.cli.precompile import kernel_modules, not_compiled
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.data import CLUSTER
@@ -154,7 +155,7 @@ class TestCommand:
         with pytest.raises(ConnectionRefusedError):
             get(url, "/readyz")
 
-    def test_ctrl_c_ends_it_within_a_second_while_it_compiles(self, tmp_path):
+    def test_ctrl_c_ends_it_while_it_compiles(self, tmp_path):
         with subprocess.Popen(
             [sys.executable, "-m", "extender.cli.main", "demo", "--port", "0"],
             stdout=subprocess.PIPE,
@@ -165,12 +166,11 @@ class TestCommand:
             end = time.monotonic() + 60
             while not any(tmp_path.glob("*/*.nbi")) and time.monotonic() < end:
                 time.sleep(0.05)
-            pressed = time.monotonic()
             os.killpg(running.pid, signal.SIGINT)
             assert running.stdout is not None
             running.stdout.read()  # until its children have closed it, too
             assert running.wait(60) == -signal.SIGINT
-            assert time.monotonic() - pressed < 5  # on a busy machine
+            assert not_compiled(tmp_path, kernel_modules())  # it did not go on to the end
 
     def test_settings_that_cannot_be_used_are_one_line(self, capsys, monkeypatch):
         monkeypatch.setenv("STOWAGE_SHORTLIST", "-1")

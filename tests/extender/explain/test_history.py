@@ -184,7 +184,10 @@ def test_the_format_of_a_line(tmp_path: Path) -> None:
     assert (line["at"], key, said["verb"]) == (START.timestamp(), "default/p", "filter")
 
 
-async def test_nothing_is_written_through_a_link_and_nobody_waits_for_a_fifo(tmp_path: Path) -> None:
+async def test_nothing_is_written_through_a_link_and_nobody_waits_for_a_fifo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_LONGEST", 3600)
     directory, other = tmp_path / "history", tmp_path / "other"
     directory.mkdir()
     other.write_text("mine")
@@ -193,9 +196,8 @@ async def test_nothing_is_written_through_a_link_and_nobody_waits_for_a_fifo(tmp
         make()
         kept = History(directory, 1 << 20, "a")
         kept.add_decision(make_pod("p"), decision(1))
-        began = time.monotonic()
-        assert await about(kept, "default/p") == []
-        assert time.monotonic() - began < 3
+        async with asyncio.timeout(60):
+            assert await about(kept, "default/p") == []
         assert str(link) in kept.problem
         link.unlink()
         assert await about(kept, "default/p") == []
@@ -226,9 +228,8 @@ async def test_a_file_without_end_is_given_up(tmp_path: Path, monkeypatch: pytes
         file.truncate(1 << 42)
     kept = History(tmp_path, 1 << 20, "a")
     await about(kept, "default/p")
-    began = time.monotonic()
-    await asyncio.to_thread(kept._thread.shutdown)
-    assert time.monotonic() - began < 5
+    async with asyncio.timeout(60):  # all of it would take hours
+        await asyncio.to_thread(kept._thread.shutdown)
 
 
 async def test_lines_wait_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -100,17 +99,17 @@ async def test_a_version_that_the_server_has_lost_is_relisted(
 
 
 async def test_an_unreachable_server_counts_as_caught_up(
-    api: ApiServer, source: KubeSource, delivered: Delivered
+    api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(source.rest, "timeouts", replace(PATIENT, catch_up=3600))
     assert source.interruption() is None
     api.stop()
     await broken(source)
-    started = time.monotonic()
-    assert await source.caught_up()
+    async with asyncio.timeout(60):
+        assert await source.caught_up()
     interruption = source.interruption()
     assert interruption
     assert interruption.ended_at is None
-    assert time.monotonic() - started < source.rest.timeouts.catch_up
     api.start()
 
 
@@ -159,10 +158,10 @@ async def test_only_the_first_call_waits_for_a_silent_server(
     with socket.create_server(("127.0.0.1", port)):
         await broken(source)
         assert await source.caught_up()
-        started = time.monotonic()
-        for _ in range(100):
-            assert await source.caught_up()
-        assert time.monotonic() - started < 100 * 0.3
+        monkeypatch.setattr(source.rest, "timeouts", replace(PATIENT, catch_up=3600))
+        async with asyncio.timeout(60):
+            for _ in range(100):
+                assert await source.caught_up()
     api.start()
 
 

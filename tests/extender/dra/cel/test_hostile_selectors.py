@@ -98,6 +98,7 @@ def test_usual_patterns_are_cheap(pattern):
     assert MOST_STEPS - meter.left - meter.compile_steps < 100
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "pattern",
     [

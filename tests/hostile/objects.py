@@ -144,6 +144,11 @@ def reported(count: int) -> Manifest:
     return {"phase": "Running", "containerStatuses": [status]}
 
 
+def with_spec(**more: Any) -> Manifest:
+    pod = usual_pod("hostile")
+    return pod | {"spec": pod["spec"] | more}
+
+
 def pods() -> dict[str, Make]:
     def pod(asks: Manifest | None = None, **more: Any) -> Make:
         return lambda: [usual_pod("hostile", asks, **more)]
@@ -168,10 +173,9 @@ def pods() -> dict[str, Make]:
         "containers of shares": pod(containers=containers(7500, **PARTS)),
         "init containers": pod(initContainers=containers(7500)),
         "sidecars": pod(initContainers=sidecars),
-        "empty containers": pod(containers=[{}] * 100_000),
         "resources": pod(resources(20_000)),
         "GPU resources": pod(resources(20_000, form="nvidia.com/mig-{}g.1gb")),
-        "resources of the pod": pod(resources={"requests": resources(10_000), "limits": resources(10_000)}),
+        "resources of the pod": lambda: [with_spec(resources={"requests": resources(10_000)})],
         "many in many": pod(containers=containers(500, **resources(60))),
         "overhead": pod(overhead=resources(20_000, "9" * 40)),
         "long quantities": pod(resources(300, "9" * 4000)),
@@ -267,7 +271,6 @@ def claims() -> dict[str, Make]:
     """Those of ``test_claim_costs.py``, and more of everything than the API server accepts."""
     capacity = {"requests": {f"c{n}": "9" * 99 for n in range(5000)}}
     more = {
-        "tolerations": [request(tolerations=[{"key": f"k{n}"} for n in range(9000)])],
         "capacity": [request(capacity=capacity)],
         "requests": [request() | {"name": f"r{n}"} for n in range(10_000)],
         "count": [request(count=1 << 60)],

@@ -12,6 +12,7 @@ import pytest
 
 from extender.k8s.objects import Kind
 from tests.examples import examples, some
+from tests.extender.dra.claims import many, request, selectors
 from tests.hostile.cluster import (
     EVENT,
     HAMI,
@@ -27,12 +28,13 @@ from tests.hostile.cluster import (
     usual_nodes,
     usual_pod,
 )
-from tests.hostile.objects import TABLES, node, usual
+from tests.hostile.objects import TABLES, claim, node, usual
 
 SHARED = usual_nodes()[2]
 NORMAL: dict[Kind, Manifest] = dict(usual()) | {
     "Node": SHARED | {"metadata": SHARED["metadata"] | {"name": "usual"}},
     "Device": {"metadata": {"name": "u"}},
+    "ResourceClaim": claim("normal", many(*[request(**selectors("true"))] * 4)),
 }
 """What the cost of an object is compared with, if it is no pod."""
 ASKS: dict[Kind, Manifest] = {

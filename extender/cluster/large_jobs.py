@@ -122,6 +122,8 @@ class LargeJobs:
             return True
         if self._places.node_of(pod.uid) in reservation.nodes:
             return True
+        if pod.priority == reservation.priority and not self.evicts_equals:
+            return False
         first = next(iter(self.members(reservation.key)), None)
         starting = replace(pod, started=self._ends.clock(), node_name=reservation.nodes[0])
         return first is not None and self._may_evict(first, starting, reservation.at)

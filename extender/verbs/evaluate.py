@@ -223,9 +223,20 @@ def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, 
         codes = _refuse_misaligned(state, fleet, pod, rows, codes)
     if fleet.spot_rows:
         codes = _refuse_spot(state, fleet, pod, rows, codes)
-    for reservation in state.large_jobs.closed_to(pod):
-        reserved = state.large_jobs.rows(reservation)[rows] & (rows >= 0)
-        codes = np.where(reserved & ~_NEVER[codes], np.int8(Reason.RESERVED), codes)
+    if state.large_jobs.table.current:
+        codes = _refuse_reserved(state, pod, rows, codes)
+    return codes
+
+
+def _refuse_reserved(state: State, pod: Pod, rows: Rows, codes: Codes) -> Codes:
+    """The codes, with ``RESERVED`` on nodes that are reserved for large jobs, where room would be enough."""
+    closed = [state.large_jobs.rows(reservation) for reservation in state.large_jobs.closed_to(pod)]
+    if not closed:
+        return codes
+    at = np.flatnonzero(np.logical_or.reduce(closed)[rows])
+    at = at[(rows[at] >= 0) & ~_NEVER[codes[at]]]
+    codes = codes.copy()
+    codes[at] = Reason.RESERVED.value
     return codes
 
 

@@ -11,7 +11,7 @@ from extender.k8s.objects import Owner, Pod, Upserted
 from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
-from extender.settings import Settings
+from extender.settings import Queue, Settings
 from extender.untrusted.limits import RESERVED_NODES
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
@@ -58,6 +58,21 @@ def test_only_pods_that_end_in_time_or_go_first_use_reserved_nodes(pod, reason):
     state = reserved(*([pod] if pod.nominated_node else []))
     assert why(state, pod, "a") == reason
     assert why(state, pod, "b") == (reason if reason is Reason.TOO_FEW_GPUS else Reason.FITS)
+
+
+def test_a_pod_that_will_be_beyond_its_maximum_duration_is_admitted_if_the_evictor_is_on():
+    labels = {"stowage.dev/queue": "short"}
+    pod, train = small(labels=labels), replace(TRAIN, labels=labels)
+    state = reserved()
+    state.apply([Upserted(train)])
+    for on, longest, reason in (
+        (False, 300, Reason.RESERVED),
+        (True, 300, Reason.FITS),
+        (True, 900, Reason.RESERVED),
+    ):
+        state.rights.queues.by_name["short"] = Queue(max_duration=longest)
+        state.large_jobs.evicts_equals = on
+        assert why(state, replace(pod), "a") == reason, (on, longest)
 
 
 def test_members_of_the_reserved_gang_are_not_refused():

@@ -11,7 +11,7 @@ from hypothesis import settings
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.precompile import choose_cache
 from tests import expected
-from tests.examples import NIGHTLY, SEED, USUAL
+from tests.examples import NIGHTLY, USUAL
 
 choose_cache()  # before numba is imported
 import_module("numba")  # or the first question that a test asks would turn its process to plain Python
@@ -33,10 +33,6 @@ def pytest_configure(config: pytest.Config) -> None:
     expected.rewriting = config.getoption("rewrite")
     if expected.rewriting and config.getoption("numprocesses", None):
         raise pytest.UsageError("--rewrite writes files: without -n")
-
-
-def pytest_report_header() -> str | None:
-    return None if NIGHTLY else f"what is tried today: TESTS_SEED={SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

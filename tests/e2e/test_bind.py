@@ -2,6 +2,7 @@
 die. And the shipped example."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from .stowage import ROOT, Stowage, applied
 
 EXAMPLE = ROOT / "deploy" / "examples" / "shared-gpu.yaml"
 OWN, HAMI = 1300, 700
+FRACTIONS = 64  # of the 96 that 24 GPUs hold
 MEANWHILE = 250  # the least that each leader binds
 ELECTION = {"LEADER_ELECTION": "stowage-system/stowage", "LEASE_SECONDS": "5"}
 
@@ -70,6 +72,44 @@ def test_no_share_is_given_out_twice_whatever_fails(
     assert len(service.leaders) >= 4
     assert service.rivals == 0
     assert all(faulty.bindings[fault] for fault in FAULTS)
+
+
+def test_no_gpu_gets_pods_of_two_modes_whoever_is_killed(
+    cluster: ControlPlane, api: Api, faulty: FaultyApi, replicas: list[Stowage]
+) -> None:
+    """Fractions that agents enforce, of both modes, while bindings fail and the leader is killed twice."""
+    for node in sharing.nodes()[:3]:
+        name, gpus = node["metadata"]["name"], range(sharing.OWN_GPUS)
+        node["metadata"]["annotations"] = {"stowage.dev/gpu-uuids": ",".join(f"{name}-{gpu}" for gpu in gpus)}
+        node["status"]["conditions"] = [{"type": "gpu-fractioning.nvidia.com/Ready", "status": "True"}]
+        api.create(node)
+    of_container = "nvidia.com/container.work."
+    for number in range(FRACTIONS):
+        mode = ("time-slicing", "sm-sharing")[number % 2]
+        asks = {f"{of_container}gpu-memory.request": "20Gi", f"{of_container}gpu-compute.mode": mode}
+        api.create(workload.pod(f"part-{number}", {}, cpu="100m", annotations=asks))
+
+    def bound() -> list[Object]:
+        return [pod for pod in api.list("Pod")["items"] if pod["spec"].get("nodeName")]
+
+    with Service(replicas) as service:
+        eventually(lambda: bool(service.leaders), within_s=60, what="a replica is ready")
+        with cluster.scheduler(configuration(service.url)):
+            for count in (FRACTIONS // 4, FRACTIONS // 2):
+                are_bound(lambda: len(bound()), count)
+                leader = service.leaders[-1]
+                leader.process.kill()
+                leader.process.start(within_s=180)  # as kubelet does
+            are_bound(lambda: len(bound()), FRACTIONS)
+        assert service.rivals == 0
+    modes = defaultdict[str, set[str]](set)
+    for pod in bound():
+        written = pod["metadata"]["annotations"]
+        modes[written[f"{of_container}gpus.devices"]].add(written[f"{of_container}gpu-compute.mode"])
+    assert len(set().union(*modes.values())) == 2
+    assert all(len(of_gpu) == 1 for of_gpu in modes.values()), modes
+    for replica in replicas:
+        assert replica.json("/debug/problems")["counts"].get("pod", 0) == 0
 
 
 def test_the_example_gets_the_index_of_one_gpu(

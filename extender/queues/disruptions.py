@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Meta, ValidationError, convert
@@ -32,8 +32,10 @@ from extender.settings import Queue
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import DISRUPTIONS, KEY
-from packing.fleet.arrays import Doubles
 from packing.victims.rights import rounds_of
+
+if TYPE_CHECKING:  # it loads the compiler
+    from packing.fleet.arrays import Doubles
 
 CHECKPOINTED_AT = "stowage.dev/checkpointed-at"
 """Annotation: when the pod last saved its work, in RFC 3339."""

@@ -20,7 +20,6 @@ from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 from extender.source.interface import WATCH_ENDS, Source
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import OUTCOMES, RefusalRecheck
-from packing.model.lifetimes import calibration_error
 
 if TYPE_CHECKING:  # they load kernels
     from extender.cluster.census import Census
@@ -107,6 +106,8 @@ class Gauges:
         for (basis, part, result), count in ends.items():
             judged[f"{basis}_end"][part, result] += count
         text = "Mean distance between the probability of a forecast time and the fraction that came in time."
+        from packing.model.lifetimes import calibration_error  # it loads kernels, which a start does later
+
         errors = {forecast: calibration_error(counts) for forecast, counts in judged.items()}
         known = {forecast: error for forecast, error in errors.items() if error is not None}
         yield gauge("forecast_calibration_error_ratio", text, known, "forecast")

@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import Doubles, Flags
+if TYPE_CHECKING:  # it loads the compiler
+    from packing.fleet.arrays import Doubles, Flags
 
-_Numbers = TypeVar("_Numbers", float, Doubles)
+_Numbers = TypeVar("_Numbers", float, "Doubles")
 
 RESTART = 300.0
 """Seconds of work lost by a restart in addition to the work since the last checkpoint: the pod waits for a

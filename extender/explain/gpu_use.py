@@ -116,7 +116,10 @@ class GpuUse:
 
     def by_step(self) -> dict[Step, float]:
         """GPUs of each step, also of those with none."""
-        return {step: sum(part.gpus for part in self.parts if part.step is step) for step in Step}
+        sums = dict.fromkeys(Step, 0.0)
+        for part in self.parts:
+            sums[part.step] += part.gpus
+        return sums
 
     def titled(self) -> list[tuple[str, float, bool]]:
         """The steps with GPUs in order: title, GPUs, and whether it is waste."""

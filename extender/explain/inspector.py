@@ -52,6 +52,8 @@ _TEAMS_EVERY = 6
 _SAMPLE = TypeAdapter(dict[str, FiniteFloat])
 _USE = 60.0
 """Seconds for which the use of the GPUs counts: each kind of pending pods costs a filter request."""
+_OF_LARGE = 60.0
+"""The same in a large cluster, in times that it took to compute: at most a sixtieth of a core."""
 _EXPLAINED_AT_ONCE = 10
 """Nodes evaluated for a pod before other tasks run."""
 
@@ -76,7 +78,7 @@ class Inspector:
         self.history = FleetHistory(self.census)
         self.teams = TeamUse(state)
         self.jobs = JobRuns(state, kept)
-        self._use, self._use_at, self._using = GpuUse((), 0), float("-inf"), asyncio.Lock()
+        self._use, self._use_due, self._using = GpuUse((), 0), 0.0, asyncio.Lock()
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Sample the use of the fleet, by team and job, at intervals until canceled."""
@@ -101,10 +103,11 @@ class Inspector:
         self.jobs.restore([*await kept.last(RUN, b'"ended":', limits.HISTORY_RUNS, now, now - PAST), *began])
 
     async def gpu_use(self) -> GpuUse:
-        """What the GPUs are used for, a minute old at most."""
+        """What the GPUs are used for, at most a minute old, or older if this takes over a second."""
         async with self._using:
-            if monotonic() - self._use_at >= _USE:
-                self._use, self._use_at = await gpu_use(self._state, self.census), monotonic()
+            if (began := monotonic()) >= self._use_due:
+                self._use = await gpu_use(self._state, self.census)
+                self._use_due = began + max(_USE, _OF_LARGE * (monotonic() - began))
         return self._use
 
     def node_names(self) -> list[str]:

@@ -61,7 +61,7 @@ def test_few_answers_cost_more_than_the_cheapest(first):
     """Nodes of all kinds. A set is hardly ever missed, and only beside gangs of which some must stay."""
     counts = compare_with_exhaustion(random_case, range(int(first), int(first) + 200))
     assert counts["found"] > 40
-    assert counts["dearer"] < 0.02 * counts["found"]
+    assert counts["dearer"] <= 2  # of about 100
     assert counts["missed"] <= 1
 
 

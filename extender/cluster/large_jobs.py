@@ -30,6 +30,9 @@ from packing.fleet.fleet import Fleet
 from packing.plan.backfill import Reservation
 from packing.plan.backfill import Reservations as Table
 
+_LATEST = datetime.max.timestamp() - 86_400
+"""Unix seconds: the last day that can be written."""
+
 
 class LargeJobs:
     """The reservations. ``mode``: the setting. ``evicts_equals``: pods beyond the maximum duration of their
@@ -140,8 +143,13 @@ class LargeJobs:
         with suppress(ValidationError):
             table = convert(stored, Table)
             nodes = sum(len(one.nodes) for one in table.current)
-            if self.mode != "off" and nodes <= RESERVED_NODES and all(one.nodes for one in table.current):
+            if self.mode != "off" and nodes <= RESERVED_NODES and all(map(_is_usable, table.current)):
                 self.update(table)
+
+
+def _is_usable(stored: Reservation) -> bool:
+    times = stored.since, stored.at, stored.until, stored.chosen
+    return bool(stored.nodes) and all(0 <= at <= _LATEST for at in times)  # not NaN either
 
 
 def clock_text(at: float) -> str:

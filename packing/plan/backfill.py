@@ -219,8 +219,8 @@ def renewal(
 def _reserved(
     job: LargeJob, old: Reservation | None, current: Sequence[Reservation], now: float, rules: Rules
 ) -> Renewal[list[Reservation]]:
-    """The job's reservation beside the ``current`` ones, if it gets one. While it keeps its nodes, its time
-    is not put off before it has come."""
+    """The job's reservation beside the ``current`` ones, if it gets one: none if it would end before the job
+    is to start. While it keeps its nodes, its time is not put off before it has come."""
     others = {node for other in current for node in other.nodes}
     if old and now < old.chosen + rules.chosen_for and others.isdisjoint(old.nodes):
         return [old]
@@ -231,10 +231,12 @@ def _reserved(
         return []
     new = job.key, job.owner, job.priority, choice.nodes, choice.gpus
     if old is None:
+        if choice.at > now + rules.longest:
+            return []
         until = now + min(_MARGIN * (choice.at - now) + rules.after, rules.longest)
         return [Reservation(*new, now, choice.at, until, now)]
     at = min(old.at, choice.at) if old.nodes == choice.nodes and now < old.at else choice.at
-    return [Reservation(*new, old.since, at, old.until, now, old.idle)]
+    return [Reservation(*new, old.since, min(at, old.until), old.until, now, old.idle)]
 
 
 def renewed(questions: Renewal[_T], answer: Callable[[Question], Choice | None]) -> _T:

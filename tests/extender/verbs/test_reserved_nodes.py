@@ -135,7 +135,11 @@ def test_the_table_is_stored_and_what_is_not_one_is_ignored():
     (one,) = state.large_jobs.table.current
     many = one._replace(nodes=("n",) * (RESERVED_NODES + 1))
     too_many = {"reserved": {"current": [list(many)], "missed": {}, "rests": {}}}
-    for wrong in (None, [], {"reserved": 3}, {"reserved": {"current": [["k"]]}}, {}, too_many):
+    late = [
+        {"reserved": {"current": [list(one._replace(at=at))], "missed": {}, "rests": {}}}
+        for at in (1e300, float("inf"), float("nan"), -1.0)
+    ]
+    for wrong in (None, [], {"reserved": 3}, {"reserved": {"current": [["k"]]}}, {}, too_many, *late):
         other.large_jobs.load(wrong)
         assert other.large_jobs.table == state.large_jobs.table
     off = make_state(make_node("a"))

@@ -96,15 +96,20 @@ class Dialect:
         return self.obstacle(node)
 
 
-@lru_cache(maxsize=8192)
 def is_named(names: frozenset[str], name: str) -> bool:
     """Whether this is one of the names, in which ``*`` stands for the name of a container."""
-    return _pattern(names).fullmatch(name) is not None
+    if name in names:
+        return True
+    starts, pattern = _of_containers(names)
+    return name.startswith(starts) and pattern.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=64)
-def _pattern(names: frozenset[str]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(name).replace(r"\*", "[a-z0-9-]+") for name in names))
+def _of_containers(names: frozenset[str]) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """The beginnings of the names with a ``*``, and their pattern."""
+    open_names = [name for name in names if "*" in name]
+    patterns = (re.escape(name).replace(r"\*", "[a-z0-9-]+") for name in open_names)
+    return tuple({name.partition("*")[0] for name in open_names}), re.compile("|".join(patterns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def _device_reasons(
     separate = count > 1 and separation(fleet, request) == "require"
     if separate:
         free = idle_gpus(arrays, resource)
-    if (permitted := permitted_gpus(fleet, request, arrays.rows)) is not None:
+    if (permitted := permitted_gpus(fleet, request, arrays.rows, arrays)) is not None:
         free, total = _permitted_whole_gpus(arrays, resource, permitted, free, total)
     kernels.device_reasons(free, total, count, reasons)
     if request.whole:
@@ -268,11 +268,8 @@ def _share_args(part: Shares) -> tuple[int, int, int, int]:
 def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpus:
     """The GPUs of all nodes; those not permitted to the request count as neither free nor shareable."""
     divisible, shareable = arrays.divisible, arrays.shareable
-    if (permitted := permitted_gpus(fleet, request, arrays.rows)) is not None:
+    if (permitted := permitted_gpus(fleet, request, arrays.rows, arrays)) is not None:
         divisible, shareable = divisible * permitted, shareable * permitted
-    if mixes_modes(fleet, request):
-        mask = in_its_mode(arrays, request)
-        divisible, shareable = divisible * mask, shareable * mask
     if request.shares and request.shares.slots > 1:
         divisible = divisible * (arrays.share_slots >= request.shares.slots)
     return kernels.Gpus(

@@ -18,13 +18,19 @@ Mask = npt.NDArray[np.uint8]
 EVERY_ROW = slice(0, None)
 
 
-def permitted_gpus(fleet: Fleet, request: Request, rows: slice = EVERY_ROW) -> Mask | None:
-    """(G, len(rows)) 1 for the GPUs that the request may use if there is room; None if all are permitted."""
+def permitted_gpus(
+    fleet: Fleet, request: Request, rows: slice = EVERY_ROW, arrays: NodeArrays | None = None
+) -> Mask | None:
+    """(G, len(rows)) 1 for the GPUs that the request may use if there is room; None if all are permitted.
+    ``arrays``: those of these rows if they have other pods than the fleet's, such as none."""
     permitted = None if request.uuids is ANY else _named_gpus(fleet, request, rows)
     part = request.shares
     if request.device_mib:
         large = (memory_for(fleet.arrays, part, rows) >= request.device_mib).astype(np.uint8)
         permitted = large if permitted is None else permitted & large
+    if mixes_modes(fleet, request):
+        same = in_its_mode(arrays, request) if arrays else in_its_mode(fleet.arrays, request, rows)
+        permitted = same if permitted is None else permitted & same
     if not fleet.choosy_rows or (request.products == ANY_MODEL and not (part and part.memory_milli)):
         return permitted
     columns = range(*rows.indices(fleet.arrays.capacity))
@@ -42,11 +48,8 @@ def permitted_on(fleet: Fleet, request: Request, row: int) -> frozenset[int]:
     spec = fleet.specs[row]
     if spec is None:
         return frozenset()
-    request = resolve_on(spec, request)
-    permitted, every = permitted_gpus(fleet, request, slice(row, row + 1)), range(len(spec.gpus))
-    if mixes_modes(fleet, request):
-        mask = in_its_mode(fleet.arrays, request, slice(row, row + 1))
-        permitted = mask if permitted is None else permitted & mask
+    permitted = permitted_gpus(fleet, resolve_on(spec, request), slice(row, row + 1))
+    every = range(len(spec.gpus))
     return frozenset(every if permitted is None else (gpu for gpu in every if permitted[gpu, 0]))
 
 

@@ -26,8 +26,8 @@ def planted(request, monkeypatch):
     """The GPUs that a secret constraint leaves."""
     allowed = frozenset(random.Random(request.param).sample(range(3), 2))
 
-    def constrained(fleet, asked, rows=packing.fleet.permitted.EVERY_ROW):
-        mask = permitted_gpus(fleet, asked, rows)
+    def constrained(fleet, asked, rows=packing.fleet.permitted.EVERY_ROW, arrays=None):
+        mask = permitted_gpus(fleet, asked, rows, arrays)
         mask = np.ones_like(fleet.arrays.identified[:, rows]) if mask is None else mask.copy()
         mask[[gpu for gpu in range(len(mask)) if gpu not in allowed]] = 0
         return mask

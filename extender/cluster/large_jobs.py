@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from extender.queues.gangs import GangTable
 from extender.queues.rights import managed_by_kueue
 from extender.settings import Reserve
 from extender.untrusted.limits import KEY, RESERVED_NODES, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import clock_text, many
 from packing.fleet.arrays import Flags
 from packing.fleet.fleet import Fleet
 from packing.plan.backfill import Reservation
@@ -58,17 +58,17 @@ class LargeJobs:
 
     def update(self, table: Table) -> None:
         """Adopt another table."""
-        visible = [(one.key, one.nodes, one.at) for one in table.current]
-        self.changes += visible != [(one.key, one.nodes, one.at) for one in self.table.current]
+        before, now = ([(held.key, held.nodes, held.at) for held in of.current] for of in (self.table, table))
+        self.changes += before != now
         self.table = table
 
     def closed_to(self, pod: Pod) -> Iterator[Reservation]:
         """The reservations whose nodes the pod must not use now."""
         if self.table.current:
             ends = self.latest_end(pod)
-            for one in self.table.current:
-                if not (one.admits(pod.priority, ends) or self._is_exempt(one, pod)):
-                    yield one
+            for reservation in self.table.current:
+                if not (reservation.admits(pod.priority, ends) or self._is_exempt(reservation, pod)):
+                    yield reservation
 
     def rows(self, reservation: Reservation) -> Flags:
         """(N,) the rows of its nodes."""
@@ -103,10 +103,11 @@ class LargeJobs:
 
     def note(self, node: str) -> str:
         """For whom the node is reserved, since when, and how long its GPUs have been idle; "" for none."""
-        for one in self.table.current:
-            if node in one.nodes:
-                idle = f"{one.idle / 3600:.3g} GPU-hours idle on {many(len(one.nodes), 'node')}"
-                return f"{self.text(one)} (since {clock_text(one.since)}, {idle})"
+        for reservation in self.table.current:
+            if node in reservation.nodes:
+                nodes = many(len(reservation.nodes), "node")
+                idle = f"{reservation.idle / 3600:.3g} GPU-hours idle on {nodes}"
+                return f"{self.text(reservation)} (since {clock_text(reservation.since)}, {idle})"
         return ""
 
     def members(self, key: str) -> Collection[Pod]:
@@ -142,7 +143,7 @@ class LargeJobs:
         stored = dumped.get("reserved") if isinstance(dumped, Mapping) else None
         with suppress(ValidationError):
             table = convert(stored, Table)
-            nodes = sum(len(one.nodes) for one in table.current)
+            nodes = sum(len(reservation.nodes) for reservation in table.current)
             if self.mode != "off" and nodes <= RESERVED_NODES and all(map(_is_usable, table.current)):
                 self.update(table)
 
@@ -150,8 +151,3 @@ class LargeJobs:
 def _is_usable(stored: Reservation) -> bool:
     times = stored.since, stored.at, stored.until, stored.chosen
     return bool(stored.nodes) and all(0 <= at <= _LATEST for at in times)  # not NaN either
-
-
-def clock_text(at: float) -> str:
-    """A time in Unix seconds as hours and minutes."""
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"

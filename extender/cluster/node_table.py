@@ -30,7 +30,7 @@ from extender.inventory.nvlink import domains_of
 from extender.k8s.mig_change import mig_change_of
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
-from extender.untrusted.visible import listed
+from extender.untrusted.visible import clock_text, listed
 from packing.fleet.fleet import Fleet
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
@@ -223,7 +223,7 @@ class NodeTable(Mapping[str, Node]):
         if (known := self._lost_labels.get(node.name)) is None:
             return node
         lost, since = known
-        start, end = (time.strftime("%H:%M UTC", time.gmtime(at)) for at in (since, since + _LOST_FOR))
+        start, end = clock_text(since), clock_text(since + _LOST_FOR)
         names = listed(sorted(lost), 1)
         text = f"labels missing since {start} ({names}): the last known ones count until {end}"
         problem = "; ".join(filter(None, (text, node.problem)))

@@ -29,7 +29,6 @@ from packing.plan.backfill import (
     Domains,
     LargeJob,
     Question,
-    Reservation,
     Reservations,
     Rules,
     candidates,
@@ -79,11 +78,12 @@ class LargeJobReserver:
         if not (self._keeper.leads and self._state.synced >= REQUIRED_KINDS):
             return
         known, jobs = self._state.large_jobs, [*self._large_jobs()]
-        before = known.table
-        held = {one.key: (now - since) * self._free(one) for one in before.current}
-        counted = [one._replace(idle=one.idle + held[one.key]) for one in before.current]
-        known.idle += sum(held.values())
-        started = {one.key for one in counted if any(pod.node_name for pod in known.members(one.key))}
+        before, free = known.table, self._state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
+        held = [(now - since) * float(free[known.rows(old)].sum()) for old in before.current]
+        known.idle += sum(held)
+        counted = [old._replace(idle=old.idle + more) for old, more in zip(before.current, held, strict=True)]
+        keys = {old.key for old in counted}
+        started = {key for key in keys if any(pod.node_name for pod in known.members(key))}
         renewing = renewal(
             Reservations(tuple(counted), before.missed, before.rests), jobs, started, now, self._rules
         )
@@ -94,14 +94,9 @@ class LargeJobReserver:
         except StopIteration as end:
             table: Reservations = end.value
         known.update(table)
-        for one in table.current:
-            if one.key not in {other.key for other in before.current}:
-                _log.info("%s: %d nodes are reserved", one.key, len(one.nodes))
-
-    def _free(self, reservation: Reservation) -> float:
-        """GPUs that are free on its nodes."""
-        free = self._state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
-        return float(free[self._state.large_jobs.rows(reservation)].sum())
+        for new in table.current:
+            if new.key not in keys:
+                _log.info("%s: %d nodes are reserved", new.key, len(new.nodes))
 
     async def _answer(self, question: Question, now: float) -> Choice | None:
         state = self._state

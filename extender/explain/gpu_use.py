@@ -115,16 +115,20 @@ class GpuUse:
     notes: tuple[str, ...] = ()
 
     def by_step(self) -> dict[Step, float]:
-        """GPUs of each step, also of those with none."""
-        sums = dict.fromkeys(Step, 0.0)
-        for part in self.parts:
-            sums[part.step] += part.gpus
-        return sums
+        return gpus_by_step(self.parts)
 
     def titled(self) -> list[tuple[str, float, bool]]:
         """The steps with GPUs in order: title, GPUs, and whether it is waste."""
         sums = {step: round(gpus, 2) for step, gpus in self.by_step().items()}
         return [(TITLES[step], gpus, step not in NO_WASTE) for step, gpus in sums.items() if gpus]
+
+
+def gpus_by_step(parts: Iterable[Part]) -> dict[Step, float]:
+    """GPUs of each step, also of those with none."""
+    sums = dict.fromkeys(Step, 0.0)
+    for part in parts:
+        sums[part.step] += part.gpus
+    return sums
 
 
 class Obstacle(IntEnum):

@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from extender.cluster.admission import extended_resources
-from extender.cluster.large_jobs import clock_text
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, wants_devices
 from extender.cluster.state import State
 from extender.dialects import kai, koordinator, pod_request, stowage
@@ -55,7 +54,7 @@ from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
-from extender.untrusted.visible import listed, many
+from extender.untrusted.visible import clock_text, listed, many
 from extender.verbs.gang_fit import must_wait
 from packing.model.gpu_catalog import Profile, named_model, parse_profile
 from packing.model.reasons import Reason
@@ -387,14 +386,15 @@ def _reserved(state: State, pod: Pod) -> Iterator[Finding]:
     """The nodes that are reserved for the pod, or for others and closed to it."""
     jobs, now = state.large_jobs, state.end_costs.clock()
     closed = () if pod.node_name else [*jobs.closed_to(pod)]
-    for one in jobs.table.current:
-        nodes, are = many(len(one.nodes), "node"), "is" if len(one.nodes) == 1 else "are"
-        if jobs.is_of(one, pod):
-            yield _mistake(Word.RESERVED_FOR_IT(nodes=nodes, are=are, at=clock_text(one.at)))
-        elif one in closed:
-            most, them = int(one.at - now - pod.grace), "it" if len(one.nodes) == 1 else "them"
+    for reservation in jobs.table.current:
+        count, at = len(reservation.nodes), reservation.at
+        nodes, (are, them) = many(count, "node"), ("is", "it") if count == 1 else ("are", "them")
+        if jobs.is_of(reservation, pod):
+            yield _mistake(Word.RESERVED_FOR_IT(nodes=nodes, are=are, at=clock_text(at)))
+        elif reservation in closed:
+            most = int(at - now - pod.grace)
             more = Word.END_BEFORE(most=most, them=them) if most > 0 else None
-            said = Word.RESERVED_FOR_OTHERS(nodes=nodes, are=are, reserved=jobs.text(one, pod))
+            said = Word.RESERVED_FOR_OTHERS(nodes=nodes, are=are, reserved=jobs.text(reservation, pod))
             yield _mistake(said, more=more)
 
 

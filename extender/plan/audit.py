@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.explain.gpu_use import HELD, NO_WASTE, TITLES, GpuUse, Part, Step
+from extender.explain.gpu_use import HELD, NO_WASTE, TITLES, GpuUse, Part, Step, gpus_by_step
 from extender.plan.mends import Mend
 from extender.plan.prices import NodeCosts
 from extender.untrusted.limits import KEY, shorten
@@ -102,8 +102,8 @@ def audit(
         return round(total, 2) if costs.per_month else None
 
     def group(key: str, parts: list[Part], pool: str = "") -> GpuSums:
-        by_step = {step: _gpus(part for part in parts if part.step is step) for step in Step}
-        steps, waste = {step: gpus for step, gpus in by_step.items() if gpus}, _waste(parts)
+        by_step, waste = gpus_by_step(parts), _waste(parts)
+        steps = {step: rounded for step, gpus in by_step.items() if (rounded := round(gpus, 2))}
         return GpuSums(shorten(key, KEY), _gpus(parts), _gpus(waste), cost(waste), steps, pool)
 
     waste = _waste(use.parts)

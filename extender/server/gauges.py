@@ -137,7 +137,7 @@ class Gauges:
     def _of_reservations(self) -> Iterator[Metric]:
         jobs = self._state.large_jobs
         text = "Nodes that are reserved for large jobs."
-        yield gauge("reserved_nodes", text, sum(len(one.nodes) for one in jobs.table.current))
+        yield gauge("reserved_nodes", text, sum(len(held.nodes) for held in jobs.table.current))
         text = "GPU-seconds for which GPUs of reserved nodes were free, counted by the leader."
         yield counter("reserved_idle_gpu_seconds", text, jobs.idle)
 

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import textwrap
+import time
 from collections.abc import Container, Iterable, Sequence
 from itertools import zip_longest
 
@@ -101,6 +102,11 @@ def _cell(value: object) -> object:
 
 def _escaped(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+def clock_text(at: float) -> str:
+    """A time in Unix seconds as hours and minutes."""
+    return time.strftime("%H:%M UTC", time.gmtime(at))
 
 
 def many(count: int, noun: str) -> str:

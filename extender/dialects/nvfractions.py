@@ -47,7 +47,7 @@ MODE, KAI_MODE = f"{_PREFIX}*.gpu-compute.mode", "kai.scheduler/gpu-compute-shar
 DEVICES, PORTION = f"{_PREFIX}*.gpus.devices", f"{_PREFIX}*.gpu-compute.portion"
 _CONTAINER = "gpu-fraction-container-name"
 _TURNS, _TOGETHER = "time-slicing", "sm-sharing"
-_AMOUNTS = frozenset({REQUEST, LIMIT})
+_AMOUNTS, _DEVICES = frozenset({REQUEST, LIMIT}), frozenset({DEVICES})
 _DRIVER, _OLDEST_DRIVER = "gpu-fractioning.kai.scheduler/nvidia-driver-version.major", 615
 
 
@@ -113,7 +113,7 @@ def _mib(text: str) -> int:
 
 
 def _claims(pod: Pod, requested: Shares | None) -> Claims | None:
-    texts = [text for key, text in pod.annotations.items() if is_named(frozenset({DEVICES}), key)]
+    texts = [text for key, text in pod.annotations.items() if is_named(_DEVICES, key)]
     if not texts:
         return None
     try:
@@ -161,7 +161,7 @@ def _obstacle(node: Node) -> str:
 DIALECT = Dialect(
     "NvFractions", stowage.RESOURCE, _requested_shares, _claims, precedence=1,
     request_annotations=frozenset({REQUEST, LIMIT, MODE, KAI_MODE, _CONTAINER, stowage.SHARE}),
-    assignment_annotations=frozenset({DEVICES, PORTION}),
+    assignment_annotations=_DEVICES | {PORTION},
     assignment=_assignment, assigns=_assigns,
     conditions=("gpu-fractioning.nvidia.com/Ready", "gpu-sharing.nvidia.com/Ready"), obstacle=_obstacle,
 )  # fmt: skip

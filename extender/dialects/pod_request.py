@@ -254,7 +254,7 @@ def bound_request(pod: Pod) -> BoundRequest:
 def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
     """The shares that its spec requests, a whole GPU if that is contradictory. Annotations count if only
     ``bind`` allocates GPUs, because it always writes them."""
-    names = (*pod.annotations, *pod.unreadable)
+    names = list(filter(is_assignment, (*pod.annotations, *pod.unreadable)))
     assigned: dict[str, Shares] = {}
     possible: dict[str, Shares] = {}
     for dialect in DIALECTS:

@@ -19,6 +19,7 @@ from extender.explain.what_if import Question, allocations_of, fit_at_once, fitt
 from extender.explain.words import Word
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.devices import LAYOUT_LABEL
+from extender.inventory.node_inventory import inventory_of
 from extender.inventory.node_state import copy_of
 from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.objects import Node, Pod
@@ -154,6 +155,9 @@ def added_nodes(asked: Question, like: str) -> Iterator[Fix]:
     """As many more nodes like this one as the pod, or its gang, lacks, if such a node takes the pod."""
     state, pod = asked.state, asked.pod
     if (node := state.nodes.get(like)) is None:
+        return
+    new = inventory_of(copy_of(node, f"{like}-new"), layouts=state.nodes.layouts.on(like))
+    if new.spec.blocked is not Reason.FITS:  # such as by a MIG layout that this node never got
         return
     gone = tuple(other for other in state.pods.on_node(like) if not _is_pinned(other))
     change: Change | None = Change(nodes={like: copy_of(node, f"{like}-new")}, gone=gone, among=(like,))

@@ -160,3 +160,8 @@ def test_of_variations(block: int) -> None:
     seeds = SEEDS[block::BLOCKS]
     count = sum(check(lambda seed=seed: varied(seed)) for seed in seeds)
     assert count >= len(seeds) * (0.45 if NIGHTLY else 0.1)
+
+
+def test_of_a_copy_that_gets_another_layout() -> None:
+    """A new node like this one waits for the MIG layout of its label, which this one never got."""
+    check(lambda: varied(20343))

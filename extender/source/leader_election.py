@@ -19,6 +19,9 @@ from extender.k8s.manifest import Unreadable, read_value
 from extender.source.errors import LeaseError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 
+RETRY = 2 / 15
+"""The pause between two attempts of a candidate, as a fraction of the lease duration."""
+
 
 class LeaseRecord(Struct, frozen=True):
     """The spec of a Lease. Times are informational: no decision depends on them."""
@@ -37,7 +40,7 @@ class Election:
         """``identity`` is unique to this process. As in client-go, a leader that cannot renew steps down
         after two thirds of the lease duration (10 of 15 s), and candidates retry every 2/15 of it (2 s)."""
         self.identity = identity
-        self.retry_seconds = lease_seconds * 2 / 15
+        self.retry_seconds = lease_seconds * RETRY
         self.term = 0
         """Number of times this candidate has become the leader."""
         self._lease = lease_seconds

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
@@ -55,6 +56,11 @@ async def test_an_answer_without_victims_says_why() -> None:
     assert await answer_kept(engine, "large") == f"0 of 1 candidates: {NO_EVICTIONS_HELP}"
 
 
+def clock_ahead_by(seconds: float) -> SimpleNamespace:
+    """The module ``time`` for the engine alone: the event loop would wait for a clock that goes back."""
+    return SimpleNamespace(**vars(time) | {"monotonic": lambda: time.monotonic() + seconds})
+
+
 async def test_two_pods_do_not_count_on_the_same_victim() -> None:
     """kube-scheduler asks for the next pod before it has written the nomination of the one before."""
     engine = make_engine()
@@ -90,8 +96,7 @@ async def test_victims_that_are_not_evicted_are_not_waited_for_for_ever(
     engine = make_engine()
     engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(make_pod("one", 4, node_name="a"))])
     assert await victims_for(engine, gpus=4, nodes={"a": "one"})
-    later = time.monotonic() + LONGEST_NAMED + 1
-    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
+    monkeypatch.setattr(engine_module, "time", clock_ahead_by(LONGEST_NAMED + 1))
     assert (await nodes_for(engine, "v", gpus=4))[1] == ""
 
 
@@ -106,6 +111,5 @@ async def test_victims_that_go_for_another_pod_are_not_named_again(monkeypatch: 
     assert await victims_for(engine, "second", gpus=4, nodes=proposed) == {"a": ["uid-one"]}  # its own
     assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {}
     assert await answer_kept(engine, "first") == f"0 of 1 candidates: {GO_FOR_ANOTHER}"
-    later = time.monotonic() + JUST_NOW + 1
-    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
+    monkeypatch.setattr(engine_module, "time", clock_ahead_by(JUST_NOW + 1))
     assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {"a": ["uid-one"]}

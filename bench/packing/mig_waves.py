@@ -25,8 +25,8 @@ from itertools import product
 from random import Random
 from statistics import fmean
 
-from packing.plan.mig_layouts import ChangeRule, Peaks, Wanted, served
-from packing.plan.move_rule import WaitClock
+from extender.evictor.book import Peaks, WaitClock
+from packing.plan.mig_layouts import ChangeRule, Wanted, served
 
 HOUR, DAY, TICK = 3600.0, 86_400.0, 30.0
 SMALL, LARGE = "1g.10gb", "gpu"

@@ -12,10 +12,11 @@ import numpy as np
 
 from bench.packing.placer import Placer
 from bench.packing.timeline import END, Ended, TimedPod, Timeline
+from extender.evictor.book import LossBudget, SmallWaits, WaitClock
 from packing.fleet.arrays import Floats
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
-from packing.plan.move_rule import LossBudget, MoveRule, SmallWaits, WaitClock, free_pieces
+from packing.plan.move_rule import MoveRule, free_pieces
 from packing.plan.room_by_moves import Movable, Moves, Waiting, cheapest_moves
 from packing.victims.rights import RESTART, gpu_seconds
 

@@ -19,7 +19,7 @@ from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.actions import Actions
-from extender.evictor.book import Backoff
+from extender.evictor.book import Backoff, LossBudget, SmallWaits, WaitClock
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
@@ -40,7 +40,7 @@ from extender.trial.room_by_moves import (
 )
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
-from packing.plan.move_rule import LossBudget, SmallWaits, WaitClock, free_pieces
+from packing.plan.move_rule import free_pieces
 
 _LOOK = 5.0
 """Seconds between two checks of the free capacity for pending jobs."""

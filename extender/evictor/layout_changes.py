@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from extender.background import with_turns
 from extender.evictor.actions import Actions
+from extender.evictor.book import Peaks, WaitClock
 from extender.evictor.consolidation import Consolidation
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
@@ -41,8 +42,7 @@ from extender.trial.mig_search import (
 from extender.trial.room_by_moves import holders, moves_off, rule_of
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
-from packing.plan.mig_layouts import ChangeRule, Peaks, served
-from packing.plan.move_rule import WaitClock
+from packing.plan.mig_layouts import ChangeRule, served
 
 _LOOK, _AGAIN = 5.0, 60.0
 """Seconds between two checks of pending pods, and after a fruitless check or a failed write."""

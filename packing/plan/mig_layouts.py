@@ -16,7 +16,6 @@ the last hour.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from packing.model.mig_instances import window
 MOST_LAYOUTS = 512
 """Maximum number of layouts of one GPU that are considered. The six profiles of an H100 have about a
 hundred."""
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+_HOUR, _DAY = 3600.0, 86_400.0
 
 
 def layouts(placements: Mapping[str, MigPlacement]) -> list[dict[str, int]]:
@@ -110,32 +109,3 @@ class ChangeRule:
         """Whether one more node may change. ``begun``: start times of earlier changes; ``changing``: number
         of nodes that are changing."""
         return changing < self.nodes and sum(abs(now - at) < _HOUR for at in begun) < self.per_hour
-
-
-class Peaks:
-    """The maximum amount of each resource that was in use or requested within the last hour, by minute. Times
-    in seconds of any one clock."""
-
-    def __init__(self) -> None:
-        self._minutes: deque[tuple[float, dict[str, int]]] = deque()
-
-    def see(self, amounts: Mapping[str, int], now: float) -> None:
-        """Record the amounts in use or requested now."""
-        if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
-            self._minutes.append((now, {}))
-        last = self._minutes[-1][1]
-        last.update({name: max(n, last.get(name, 0)) for name, n in amounts.items()})
-        while now - self._minutes[0][0] > _HOUR:
-            self._minutes.popleft()
-
-    def leaves_enough(
-        self, total: Mapping[str, int], today: Mapping[str, int], then: Mapping[str, int]
-    ) -> bool:
-        """Whether a node may have ``then`` instead of ``today``: the rest of ``total`` must cover the
-        peaks."""
-        return all(
-            total.get(name, 0) - count + then.get(name, 0)
-            >= max((minute.get(name, 0) for _, minute in self._minutes), default=0)
-            for name, count in today.items()
-            if then.get(name, 0) < count
-        )

@@ -18,7 +18,6 @@ longer.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,59 +55,6 @@ class MoveRule:
         if gpus < self.gpus or waited < self.after:
             return 0.0
         return self.price * gpus * waited
-
-
-class LossBudget:
-    """The GPU-seconds that moves have lost in the last hour. Times in seconds of any one clock. ``spent``:
-    the time and GPU-seconds of each loss; entries older than an hour are removed."""
-
-    def __init__(self, rule: MoveRule, spent: list[tuple[float, float]] | None = None) -> None:
-        self._rule, self._spent = rule, [] if spent is None else spent
-
-    def left(self, gpus: float, now: float) -> float:
-        """GPU-seconds that may still be lost in a fleet of this many GPUs."""
-        self._spent[:] = [(at, lost) for at, lost in self._spent if at > now - _HOUR]
-        most = max(self._rule.lost_share * gpus * _HOUR, self._rule.least_lost)
-        return most - sum(lost for _, lost in self._spent)
-
-    def spend(self, lost: float, now: float) -> None:
-        """Record the GPU-seconds lost by moves."""
-        self._spent.append((now, lost))
-
-
-class SmallWaits:
-    """Whether small jobs have recently waited for long. Times in seconds of any one clock. A job counts when
-    it starts, so a job that can never start does not block moves."""
-
-    def __init__(self, rule: MoveRule) -> None:
-        self._rule, self._last = rule, -math.inf
-
-    def started(self, gpus: float, waited: float, now: float) -> None:
-        """Record that a job of this many GPUs has started after waiting this many seconds."""
-        if gpus < self._rule.gpus and waited >= self._rule.small_wait:
-            self._last = now
-
-    def lately(self, now: float) -> bool:
-        """Whether pods should not be moved now."""
-        return now - self._last < self._rule.calm
-
-
-class WaitClock:
-    """The time that each job has waited while at least its number of GPUs was free in total."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, tuple[float, float, bool]] = {}  # seconds, as of when, whether it is counting
-
-    def look(self, job: str, now: float, *, enough: bool) -> float:
-        """The seconds up to ``now``. ``enough``: whether enough GPUs are free from now on."""
-        seconds, until, counts = self._jobs.get(job, (0.0, now, False))
-        seconds += (now - until) * counts
-        self._jobs[job] = seconds, now, enough
-        return seconds
-
-    def keep(self, jobs: Collection[str]) -> None:
-        """Forget all other jobs."""
-        self._jobs = {job: known for job, known in self._jobs.items() if job in jobs}
 
 
 def free_pieces(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.model.gpu_catalog import find_model, parse_profile, placement_of
-from packing.plan.mig_layouts import ChangeRule, Peaks, Wanted, layouts, served
+from packing.plan.mig_layouts import ChangeRule, Wanted, layouts, served
 from tests.examples import examples
 
 H100 = find_model("NVIDIA-H100-80GB-HBM3")
@@ -115,28 +115,3 @@ def test_only_so_many_nodes_change_at_a_time_and_in_an_hour():
     assert not RULE.may_begin([], 2, 0)
     assert not RULE.may_begin([0, 10, 20], 0, 3000)
     assert RULE.may_begin([0, 10, 20], 0, 3601)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 7200), st.sampled_from("ab"), st.integers(0, 9)), max_size=20),
-    st.integers(0, 20),
-    st.integers(0, 9),
-)
-@settings(max_examples=examples(100))
-def test_a_node_gives_up_nothing_that_was_asked_for_within_the_last_hour(seen, total, has):
-    peaks, now = Peaks(), 7200.0
-    for at, name, amount in sorted(seen):
-        peaks.see({name: amount}, at)
-    peaks.see({}, now)
-    lately = [amount for at, name, amount in seen if name == "a" and at >= now - 3600]
-    if peaks.leaves_enough({"a": total}, {"a": has}, {}) and has:
-        assert all(total - has >= amount for amount in lately)
-    if total >= has and all(total - has >= amount for _, name, amount in seen if name == "a"):
-        assert peaks.leaves_enough({"a": total}, {"a": has}, {})
-
-
-def test_a_node_keeps_what_the_new_layout_has_too():
-    peaks = Peaks()
-    peaks.see({"a": 8}, 0)
-    assert peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 4, "b": 2})
-    assert not peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 3, "b": 2})

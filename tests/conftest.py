@@ -35,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--rewrite writes files: without -n")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a process, a socket or a timer."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the nightly run does."""
     if NIGHTLY:

@@ -13,7 +13,6 @@ from .controlplane.process import eventually
 from .hami_nodes import hami_mig_node, uuid
 from .queue_cases import (
     BACKFILL,
-    BATCH,
     HOUR,
     INTERACTIVE,
     MINUTE,
@@ -123,22 +122,6 @@ def test_a_backfill_takes_over_after_the_maximum_duration(
         set_started(api, "older", ago_s=5 * HOUR)
         wait_until_running(api, "waits")
     assert present(api) == {"younger", "waits"}
-
-
-def test_nothing_is_taken_before_the_minimum_runtime(
-    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
-) -> None:
-    create_classes(api)
-    api.create(node("n1", {}, labels=SHARED))
-    run(api, share("batch", priority_class=BATCH, holds=True), on="n1", for_s=MINUTE)
-    with evicting(cluster, stowage_kubeconfig) as stowage:
-        stowage.flush(api)
-        api.create(share("notebook", priority_class=INTERACTIVE))
-        time.sleep(5)
-        assert present(api) == {"batch", "notebook"}
-        set_started(api, "batch", ago_s=11 * MINUTE)
-        wait_until_running(api, "notebook")
-    assert present(api) == {"notebook"}
 
 
 def test_a_budget_is_never_violated(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> None:

@@ -24,7 +24,6 @@ def islands(value: str, fabric: str, gpus: int = 8) -> dict[str, str]:
 
 
 WHOLE, DEGRADED = islands("0-7", "switch"), islands("0.1.3-7", "switch")
-QUADS = islands("0-3_4-7", "mesh")
 
 
 def nodes(kind: str, count: int, labels: dict[str, str]) -> list[Object]:
@@ -35,21 +34,6 @@ def run(api: Api, name: str, gpus: int, annotations: dict[str, str] | None = Non
     """Creates a pod and waits until it runs; its node."""
     api.create(pod(name, {GPU: gpus}, annotations=annotations))
     return wait_until_running(api, name)
-
-
-def test_pods_of_eight_land_on_whole_islands(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """Pods of one GPU come first and in between, and there is room for all of them elsewhere."""
-    for one in nodes("whole", 3, WHOLE) + nodes("degraded", 2, DEGRADED) + nodes("quads", 1, QUADS):
-        api.create(one)
-    stowage.flush(api)
-    with cluster.scheduler(scheduler_configuration(stowage.url)):
-        small = [run(api, f"first-{number}", 1) for number in range(6)]
-        large = []
-        for number in range(3):
-            large.append(run(api, f"large-{number}", 8))
-            small.append(run(api, f"between-{number}", 1))
-    assert sorted(large) == ["whole-0", "whole-1", "whole-2"]
-    assert not any(name.startswith("whole") for name in small)
 
 
 def test_a_degraded_node_gets_no_pod_that_requires_nvlink(

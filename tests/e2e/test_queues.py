@@ -1,6 +1,5 @@
 """Interactive, batch and backfill pods on full nodes: kube-scheduler asks Stowage's `preempt`."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,10 @@ from .queue_cases import (
     observed_budgets,
     present,
     run,
-    set_started,
     wait_until_running,
 )
-from .rush import GPU, LABEL_SETS, LARGE, MEDIUM, SMALL
+from .rush import GPU, LABEL_SETS
 from .stowage import Stowage, applied, scheduler_configuration
-from .test_waiting import why_unscheduled
 from .workload import budget, node, pod
 
 SAVED_AT = "stowage.dev/checkpointed-at"
@@ -60,25 +57,6 @@ def test_only_the_cheapest_victim_goes(cluster: ControlPlane, api: Api, stowage:
     assert present(api) == before - {"cheapest"} | {"notebook"}
 
 
-def test_nothing_goes_before_its_minimum_runtime(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    create_classes(api)
-    api.create(node("n1", {GPU: 2}, labels=H100))
-    for number in range(2):
-        run(api, pod(f"batch-{number}", {GPU: 1}, priority_class=BATCH), on="n1", for_s=MINUTE)
-    stowage.flush(api)
-    api.create(pod("passes", {}, on="n1"))
-    with cluster.scheduler(scheduler_configuration(stowage.url)):
-        api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
-        why_unscheduled(api, "notebook")
-        time.sleep(2)
-        assert present(api) == {"batch-0", "batch-1", "passes", "notebook"}
-        set_started(api, "batch-1", ago_s=11 * MINUTE)
-        time.sleep(1)
-        api.delete("Pod", "passes")  # kube-scheduler tries again when a pod ends, not when time passes
-        wait_until_running(api, "notebook")
-    assert present(api) == {"batch-0", "notebook"}
-
-
 def test_the_pod_gets_the_gpu_that_its_victim_had(
     cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
 ) -> None:
@@ -103,25 +81,6 @@ def test_the_pod_gets_the_gpu_that_its_victim_had(
         wait_until_running(api, "notebook")
     assert present(api) == {"notebook", "latest", "third", "fourth"}
     assert gpu_of(api.get("Pod", "notebook")) == uuid("n1", 0)
-
-
-def test_only_holders_of_the_profile_go(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """Instances that exist already: two small ones never make a large one, however cheap they are."""
-    create_classes(api)
-    devices = {GPU: 6, SMALL: 4, MEDIUM: 2, LARGE: 2}
-    api.create(node("n1", devices, labels=LABEL_SETS["h100-8-mixed-2-of-8"]))
-    for resource in (SMALL, MEDIUM):
-        for number in range(devices[resource]):
-            name = f"{'small' if resource == SMALL else 'medium'}-{number}"
-            run(api, pod(name, {resource: 1}, priority_class=BACKFILL), on="n1", for_s=MINUTE)
-    run(api, pod("large-0", {LARGE: 1}, priority_class=BACKFILL), on="n1", for_s=HOUR)
-    run(api, pod("large-1", {LARGE: 1}, priority_class=BACKFILL), on="n1", for_s=3 * HOUR)
-    stowage.flush(api)
-    before = present(api)
-    with cluster.scheduler(scheduler_configuration(stowage.url)):
-        api.create(pod("notebook", {LARGE: 1}, priority_class=INTERACTIVE))
-        wait_until_running(api, "notebook")
-    assert present(api) == before - {"large-0"} | {"notebook"}
 
 
 def test_a_budget_is_violated_only_if_there_is_no_other_way(

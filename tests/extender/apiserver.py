@@ -18,7 +18,6 @@ import yaml
 
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.rest import Timeouts
-from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 from tests.extender.evictions import Evictions
 from tests.extender.reviews import Reviews
@@ -27,7 +26,6 @@ from tests.extender.services import Services
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
 CARDS = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
-OPTIONAL = frozenset(watched.path for watched in WATCHED_KINDS.values() if watched.optional)
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 

@@ -32,8 +32,6 @@ Manifest: TypeAlias = dict[str, Any]
 GPU = "nvidia.com/gpu"
 ANNOTATIONS = 256 << 10
 """Characters that the API server accepts in all annotations of an object."""
-OBJECT = 3 << 19
-"""Bytes that the API server accepts for an object."""
 EVENT, VERB = 20, 5
 """The most that an event and a request may cost, in multiples of a normal one."""
 STEPS_A_BYTE = 4.5

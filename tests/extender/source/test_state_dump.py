@@ -67,7 +67,6 @@ DEVICE = Device(
     node_scope=NodeScope("n"),
     capacity_policies={"memory": CapacityRequestPolicy(Fraction(1), (Fraction(1), Fraction(2)))},
 )
-SUB_REQUEST = DeviceSubRequest(device_class="c")
 RECORDS: list[KubernetesObject] = [
     Node("n", labels={"$": "1"}, unreadable=("a",), problem="p"),
     Pod("team", "p", "u", priority=5, devices=(("a", "b"),)),

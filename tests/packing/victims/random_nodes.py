@@ -40,10 +40,6 @@ MIG_7_8 = (
 """The placements of a GPU with seven compute and eight memory slices."""
 
 
-_PARTS = ((100, 100), (250, 250), (428, 400), (500, 500), (1000, 1000), (0, 300), (300, 1))
-"""Compute milli and thousandths of memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class Victim:
     """A pod that may be evicted: what it holds of the node, its cost, and the index of its gang."""

@@ -179,18 +179,6 @@ def test_no_more_succeeded_members_are_remembered_than_a_gang_may_have(monkeypat
     assert len(table._ended) == 3
 
 
-def test_the_state_keeps_the_table() -> None:
-    pods = [member("a", node_name="n"), member("b")]
-    state = make_state(*pods)
-    gang = state.gangs.gang_of(pods[0])
-    assert gang is not None
-    assert (gang.minimum, state.gangs.running(gang.key)) == (2, 1)
-    state.apply([Deleted("Pod", "default/b")])
-    assert state.gangs.members(gang.key) == (pods[0],)
-    state.apply([Listed("Pod", frozenset())])
-    assert state.gangs.members(gang.key) == ()
-
-
 def test_pod_groups_are_listed_and_watched() -> None:
     manifest = {"metadata": {"namespace": "default", "name": "g"}, "spec": {"minMember": 1}}
     page = {"metadata": {"resourceVersion": "7"}, "items": [manifest]}
@@ -225,15 +213,6 @@ def test_a_gang_reaches_neither_into_another_namespace_nor_to_another_priority()
     keys = {gang.key for pod in pods if (gang := table.gang_of(pod))}
     assert keys == {"stowage default/g", "stowage other/g", "stowage default/g of priority 1000"}
     assert all(len(table.members(key)) == 1 for key in keys)
-
-
-def test_a_huge_minimum_counts_for_the_own_gang_only() -> None:
-    table = GangTable()
-    mine = member("a", node_name="n", labels={"stowage.dev/gang-min": "999999999"})
-    theirs = member("b", gang="theirs", node_name="n", labels={"stowage.dev/gang-min": "0"})
-    for pod in (mine, theirs):
-        table.apply(Upserted(pod))
-    assert [gang.minimum for pod in (mine, theirs) if (gang := table.gang_of(pod))] == [999_999_999, 0]
 
 
 def test_a_gang_of_too_many_pods_counts_one_by_one(monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.gang_placement import GangCosts, gang_costs
+from extender.cluster.gang_placement import gang_costs
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
@@ -194,10 +194,6 @@ def room_nearby(state: State, name: str, missing: int, on_node: int) -> float:
         if domain and room >= missing:
             best = max(best, near * (0.9 + 0.1 * missing / room))
     return best
-
-
-def test_it_is_part_of_the_state() -> None:
-    assert isinstance(state_of().gang_costs, GangCosts)
 
 
 def test_room_is_held_near_the_bound_member() -> None:

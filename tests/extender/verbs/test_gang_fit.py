@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cli.explain_text import render
 from extender.cluster import gang_placement
 from extender.cluster.factory import state_of
 from extender.cluster.gang_placement import place_together, waiting_members
@@ -262,10 +261,6 @@ def test_pods_where_no_member_can_run_are_not_counted_as_victims(monkeypatch: py
 def test_room_of_nominated_pods_is_not_free() -> None:
     pods = gang(2)
     other = make_pod("other", 8, nominated_node="b", priority=5)
-    assert answer(checked_state(make_node("a"), make_node("b"), other, *pods), pods[0])[1][0] in {
-        Reason.GANG_DOES_NOT_FIT.text,
-        Reason.NO_FREE_GPUS.text,
-    }
     assert answer(checked_state(make_node("a"), make_node("b"), other, *pods), pods[0])[0] == []
 
 
@@ -278,13 +273,6 @@ def test_a_member_whose_request_cannot_be_read_does_not_stop_the_others() -> Non
     pods = gang(2, minimum=1)
     broken = make_pod("broken", 1, labels=pods[0].labels, annotations={"stowage.dev/gpu-compute": "1000%"})
     assert answer(checked_state(make_node("a"), broken, *pods), pods[0])[0] == ["a"]
-
-
-def test_a_member_without_gpus_is_placed_on_nodes_that_exist() -> None:
-    worker, launcher = gang(1, minimum=2)[0], gang(2)[1]
-    nowhere = PodSpec((Container("main"),), node_selector=(("pool", "other"),))
-    state = checked_state(make_node("a"), worker, replace(launcher, spec=nowhere))
-    assert answer(state, worker) == REFUSED
 
 
 def test_a_pod_that_the_watch_has_not_shown_is_checked() -> None:
@@ -340,15 +328,6 @@ def test_a_gang_beyond_the_limits_is_not_checked(monkeypatch: pytest.MonkeyPatch
     nodes = make_node("a"), make_node("b")
     assert answer(checked_state(*nodes, *low[:2], *pods), pods[0])[0] == []
     assert answer(checked_state(*nodes, *low, *pods), pods[0])[0] == ["a"]
-
-
-def test_explain_says_that_the_gang_does_not_fit() -> None:
-    pods = gang(3)
-    state = checked_state(make_node("a"), make_node("b"), *pods)
-    text = render(explain(state, pods[0]))
-    assert "It belongs to the gang stowage default/g: 0 of 3 members run, 3 required" in text
-    assert "2  the pod's gang does not fit as a whole" in text
-    assert "It fits on none of 2 nodes" in text
 
 
 MEMBERS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "x"])), min_size=1, max_size=4)

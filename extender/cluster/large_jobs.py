@@ -144,7 +144,7 @@ class LargeJobs:
         with suppress(ValidationError):
             table = convert(stored, Table)
             nodes = sum(len(reservation.nodes) for reservation in table.current)
-            if self.mode != "off" and nodes <= RESERVED_NODES and all(map(_is_usable, table.current)):
+            if nodes <= RESERVED_NODES and all(map(_is_usable, table.current)):
                 self.update(table)
 
 

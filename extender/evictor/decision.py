@@ -97,10 +97,15 @@ def next_step_of_hold(
 
 
 def candidates(
-    book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped, replacing: Collection[str] = ()
+    book: Book,
+    waiting: Iterable[Pod],
+    now: float,
+    skipped: Skipped,
+    replacing: Collection[str] = (),
+    urgent: Collection[str] = (),
 ) -> list[Pod]:
-    """The pods to make room for, the most urgent first: highest priority, then replacements of interrupted
-    pods (``replacing``: UIDs), then oldest."""
+    """The pods to make room for, the most urgent first: highest priority, then members that running gangs
+    have lost (``urgent``: UIDs), then replacements of interrupted pods (``replacing``), then oldest."""
     chosen = []
     for pod in waiting:
         hold = book.holds.get(pod.uid)
@@ -114,7 +119,11 @@ def candidates(
             skipped["backing_off"] += 1
         else:
             chosen.append(pod)
-    return sorted(chosen, key=lambda pod: (-pod.priority, pod.uid not in replacing, pod.created, pod.key))
+
+    def order(pod: Pod) -> tuple[int, bool, bool, float, str]:
+        return -pod.priority, pod.uid not in urgent, pod.uid not in replacing, pod.created, pod.key
+
+    return sorted(chosen, key=order)
 
 
 def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:

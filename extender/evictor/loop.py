@@ -35,6 +35,8 @@ _PLANS = 10
 """Maximum pods planned for per round. A plan takes milliseconds, during which requests wait."""
 _AGAIN = 1.0
 """Seconds until a new plan after one that was only partly carried out."""
+_URGENT = 10.0
+"""Seconds until the next search for a member that a running gang lacks: all its other GPUs are idle."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,11 +94,12 @@ class Evictor:
             with self.actions.guarded(pod):
                 adopt(self._state, self._book, pod, began, seconds, self._wall())
         await self._keep_holds()
-        replaces = self._state.disruptions.replaces_interrupted
-        replacing = {pod.uid for pod in waiting if replaces(pod, self._wall())}
+        replaces, completes = self._state.disruptions.replaces_interrupted, self._state.gangs.is_replacement
+        urgent = {pod.uid for pod in waiting if completes(pod)}
+        replacing = urgent | {pod.uid for pod in waiting if replaces(pod, self._wall())}
         if self._settings.evictor == "on":
             await self._hold_free_room(replacing, waiting)
-        await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
+        await self._make_room(candidates(self._book, waiting, began, skipped, replacing, urgent), skipped)
         for plan in self.plans:
             with self.actions.guarded(type(plan).__name__):
                 await plan.round(waiting)
@@ -163,16 +166,17 @@ class Evictor:
     async def _make_room_for(self, pod: Pod) -> str:
         """Evict for the pod, or return why not. The state stays the same from plan to nomination."""
         plan, reason = await self._planner.plan(pod, self._book.recommended.values())
+        completes = self._state.gangs.is_replacement(pod)
         if plan is None:
             self._book.recommended.pop(pod.uid, None)
-            self._book.delay(pod.uid, self._clock())
+            self._book.delay(pod.uid, self._clock(), _URGENT if completes else None)
             return reason
         if not await self._planner.gang_fits(pod, plan):
             self._book.delay(pod.uid, self._clock())
             return "gang"
         if not self.actions.bucket.allows(len(plan.to_evict), self._clock()):
             return "rate"
-        if await self.actions.waits_for_scale_up(pod):
+        if not completes and await self.actions.waits_for_scale_up(pod):
             return "scale_up"
         # The cluster may have changed in the meantime.
         if (plan := self._planner.confirmed(pod, plan, self._book.recommended.values())) is None:

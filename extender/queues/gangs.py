@@ -98,6 +98,7 @@ class _Members:
         self.stages: Counter[str] = Counter()  # roles that may run in different stages
         self.indispensable: set[str] = set()
         self.declared: Counter[int] = Counter()  # minimums that the pods declare
+        self.first_start: float | None = None  # of the members that run, None if it must be found again
         self.gang: tuple[int, Gang | None] = -1, None  # with the version of the PodGroups that it is based on
 
     def add(self, pod: Pod, words: GangWords) -> None:
@@ -109,7 +110,7 @@ class _Members:
             self.stages[words.stage] += 1
         if words.indispensable:
             self.indispensable.add(pod.key)
-        self.gang = -1, None
+        self.gang, self.first_start = (-1, None), None
 
     def remove(self, pod: Pod, words: GangWords) -> None:
         del self.pods[pod.key]
@@ -121,7 +122,7 @@ class _Members:
         if words.stage:
             self.stages[words.stage] -= 1
         self.indispensable.discard(pod.key)
-        self.gang = -1, None
+        self.gang, self.first_start = (-1, None), None
 
 
 def is_running(pod: Pod) -> bool:
@@ -266,6 +267,23 @@ class GangTable:
         """Number of members that are bound and not terminating."""
         members = self._gangs.get(key)
         return members.running if members else 0
+
+    def first_start(self, key: str) -> float:
+        """Start of the first member that still runs (Unix seconds), infinite if none has started."""
+        if (members := self._gangs.get(key)) is None:
+            return math.inf
+        if members.first_start is None:
+            starts = (pod.started for pod in members.pods.values() if pod.started and is_running(pod))
+            members.first_start = min(starts, default=math.inf)
+        return members.first_start
+
+    def is_replacement(self, pod: Pod) -> bool:
+        """Whether the pending pod's gang has lost a member: some of its members run, fewer than must, and the
+        pod was created after the first of them started."""
+        gang = None if pod.node_name else self.gang_of(pod)
+        if gang is None or not 0 < self.running(gang.key) < gang.to_run:
+            return False
+        return self.first_start(gang.key) < pod.created
 
     @contextmanager
     def supposing(self, pods: Iterable[Pod]) -> Iterator[None]:

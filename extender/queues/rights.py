@@ -17,7 +17,7 @@ from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Kind, Pod, Unlisted
 from extender.queues.disruptions import DisruptionLog, job_of
-from extender.queues.gangs import GangTable, is_running
+from extender.queues.gangs import GangTable
 from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
 from extender.untrusted.duration import DurationError, seconds
@@ -193,7 +193,6 @@ class EvictionRules:
         self._rights, self._gangs, self._disruptions = rights, gangs, disruptions
         self._own_gang = gangs.gang_of(preemptor)
         self._evictions_left: dict[str, float] = {}
-        self._gang_starts: dict[str, float] = {}
 
     def verdicts(self, victims: Standings, *, ever: bool = False) -> npt.NDArray[np.int8]:
         """The ``EvictionVerdict`` of each of these bound pods (V,). ``ever``: ignore the recent losses of
@@ -263,7 +262,7 @@ class EvictionRules:
         protect it by adding members.
         """
         known, gang = self._rights.rights_of(victim), self._gangs.gang_of(victim)
-        gang_started = self._gang_start(gang.key) if gang else math.inf
+        gang_started = self._gangs.first_start(gang.key) if gang else math.inf
         longest, standing, rounds = known.queue.max_duration, known.standing, 0
         if longest and self._to_equals and victim.priority == self.preemptor.priority:
             rounds = self._disruptions.rounds(victim, longest)
@@ -298,13 +297,6 @@ class EvictionRules:
             same_gang,
             not ever and of_each(lambda queue: self._left_this_hour(queue) < 1),
         )
-
-    def _gang_start(self, key: str) -> float:
-        """Start of the first member that still runs."""
-        if key not in self._gang_starts:
-            starts = (pod.started for pod in self._gangs.members(key) if pod.started and is_running(pod))
-            self._gang_starts[key] = min(starts, default=math.inf)
-        return self._gang_starts[key]
 
     def _left_this_hour(self, queue: str) -> float:
         """Number of further pods of a queue that may be evicted."""

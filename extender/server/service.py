@@ -142,7 +142,7 @@ class Service:
             yield "evictor", Evictor(engine.state, self.source, api, elector, settings, asked, metrics).run
         if settings.shield_configmap is not None:
             namespace, _, name = settings.shield_configmap.partition("/")
-            state, reserves = engine.state, settings.reserve != "off"
+            state, reserves = engine.state, settings.reserve != "off" or settings.evictor == "on"
             parts = (state.disruptions, state.large_jobs) if reserves else (state.disruptions,)
             keeper = ShieldKeeper(parts, api, elector, namespace, name, follows=reserves)
             yield "shield", keeper.run

@@ -56,7 +56,8 @@ _MOST_ROWS = 256
 @dataclass(frozen=True, slots=True)
 class LargeJob:
     """A pending job: ``count`` pods that start together on ``rows`` (N,), where their rules permit them, in
-    one of ``domains`` (N,) unless that is None. ``since``: when it began to wait."""
+    one of ``domains`` (N,) unless that is None. ``since``: when it began to wait. ``urgent``: first of its
+    priority, without waiting."""
 
     key: str
     owner: str
@@ -66,6 +67,7 @@ class LargeJob:
     since: float
     rows: Flags
     domains: Domains | None = None
+    urgent: bool = False
 
 
 class Reservation(NamedTuple):
@@ -209,8 +211,8 @@ def renewal(
             rests[old.owner] = now + (now - old.since)
             missed |= {old.key: missed.get(old.key, 0) + 1} if old.key in pending else {}
     current = list[Reservation]()
-    for job in sorted(jobs, key=lambda job: (-job.priority, job.since, job.key)):
-        may_begin = now - job.since >= rules.after and missed.get(job.key, 0) < MOST_MISSED
+    for job in sorted(jobs, key=lambda job: (-job.priority, not job.urgent, job.since, job.key)):
+        may_begin = (job.urgent or now - job.since >= rules.after) and missed.get(job.key, 0) < MOST_MISSED
         if len(current) < MOST_JOBS and (job.key in kept or (may_begin and job.owner not in rests)):
             current += yield from _reserved(job, kept.get(job.key), current, now, rules)
     return Reservations(tuple(current), missed, rests)
@@ -233,7 +235,8 @@ def _reserved(
     if old is None:
         if choice.at > now + rules.longest:
             return []
-        until = now + min(_MARGIN * (choice.at - now) + rules.after, rules.longest)
+        most = math.inf if job.urgent else _MARGIN * (choice.at - now) + rules.after
+        until = now + min(most, rules.longest)
         return [Reservation(*new, now, choice.at, until, now)]
     at = min(old.at, choice.at) if old.nodes == choice.nodes and now < old.at else choice.at
     return [Reservation(*new, old.since, min(at, old.until), old.until, now, old.idle)]

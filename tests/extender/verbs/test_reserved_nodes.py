@@ -142,6 +142,3 @@ def test_the_table_is_stored_and_what_is_not_one_is_ignored():
     for wrong in (None, [], {"reserved": 3}, {"reserved": {"current": [["k"]]}}, {}, too_many, *late):
         other.large_jobs.load(wrong)
         assert other.large_jobs.table == state.large_jobs.table
-    off = make_state(make_node("a"))
-    off.large_jobs.load(dumped)
-    assert off.large_jobs.table == Reservations()

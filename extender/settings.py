@@ -6,9 +6,11 @@ The listening address and the sources are command-line arguments, not settings.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeAlias
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     BaseModel,
@@ -134,6 +136,60 @@ class Queue(BaseModel):
     self_protection: bool = True
     priority_classes: frozenset[str] = frozenset()
     aliases: frozenset[str] = frozenset()
+
+
+class Window(BaseModel):
+    """When running pods may be moved and MIG layouts changed: for ``duration`` seconds from each time of
+    ``cron``, five fields as in crontab, by the clocks of ``zone``, an IANA time zone. A time that the clocks
+    skip is the next one that they have; of a time that they have twice, the first counts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    zone: str = Field(default="UTC", max_length=64)
+    duration: Annotated[float, Field(ge=60, le=7 * 86_400, **_OR_TEXT), _IN_SECONDS]
+    cron: str = Field(max_length=200)
+
+    @field_validator("zone")
+    @classmethod
+    def _is_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ValueError, OSError, KeyError):
+            raise ValueError(f"{name!r} is not a time zone such as Europe/Berlin") from None
+        return name
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, text: str) -> str:
+        if len(text.split()) != 5:
+            raise ValueError(f"{text!r} has not the five fields of cron, such as 0 22 * * 1-5")
+        if next(_times(text, datetime(2026, 1, 1)), None) is None:
+            raise ValueError(f"{text!r} never comes")
+        return text
+
+    def opening(self, now: float, lasts: float) -> float:
+        """The start of the window that is open for ``lasts`` more seconds, or of the next one (Unix
+        seconds). A window is never too short for itself."""
+        ends = now + min(lasts, self.duration)
+        after = datetime.fromtimestamp(now - self.duration, ZoneInfo(self.zone))
+        starts = (time.timestamp() for time in _times(self.cron, after))
+        return next(start for start in starts if now < start + self.duration >= ends)
+
+
+def _times(cron: str, after: datetime) -> Iterator[datetime]:
+    """The times of an expression of cron after this one. Raises ValueError."""
+    from cronsim import CronSim, CronSimError  # few clusters have windows
+
+    try:
+        return CronSim(cron, after)
+    except CronSimError as error:
+        raise ValueError(f"{cron!r} is no time in crontab: {error}") from None
+
+
+def next_window(windows: Sequence[Window], now: float, lasts: float = 0.0) -> float:
+    """When the next of the windows opens that lasts so many seconds; 0 if one is open, or there are none."""
+    opens = min((window.opening(now, lasts) for window in windows), default=0.0)
+    return opens if opens > now else 0.0
 
 
 DEFAULT_QUEUES: Mapping[str, Queue] = {
@@ -329,6 +385,12 @@ class Settings(BaseModel):
         default=0.5, ge=0, le=100, description="a number from 0 to 100: work that all moves may lose per "
         "hour, in percent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
     )  # fmt: skip
+    windows: list[Window] = Field(
+        default=[],
+        max_length=32,
+        description="a list of times for moves and changes of MIG layouts, such as "
+        '[{"cron": "0 22 * * 1-5", "zone": "Europe/Berlin", "duration": "6h"}]; empty for any time',
+    )
     mig_layouts: Mode = _mode("change MIG layouts of nodes so that pods that fit nowhere can start")
     mig_layout_seconds: _Seconds = _seconds(
         300.0, 1, 7200, "that a change of a node's MIG layout takes at most"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from extender.settings import API, DEFAULT_QUEUES, ExpectedRequest, Queue, Settings, SettingsError
+from extender.settings import API, DEFAULT_QUEUES, ExpectedRequest, Queue, Settings, SettingsError, Window
 from extender.untrusted.files import FileError, FileReader
 from extender.untrusted.limits import SETTINGS_FILE
 from extender.untrusted.yaml_reader import TextError, yaml_documents
@@ -140,7 +140,7 @@ def _problem(
     if kind == "value_error":
         return where + message.removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        parts: dict[str, type[BaseModel]] = {"queues": Queue, "demand": ExpectedRequest}
+        parts: dict[str, type[BaseModel]] = {"queues": Queue, "demand": ExpectedRequest, "windows": Window}
         part = parts.get(key, Settings)
         names = [field.alias or name for name, field in part.model_fields.items()]
         return f"{where}unknown setting{_nearest(str(loc[-1]), names)}"

@@ -36,6 +36,7 @@ from extender.trial.room_by_moves import (
     room_in_advance,
     rule_of,
     starting_together,
+    window_note,
     would_make_room,
 )
 from extender.verbs.eviction.plan import EvictionPlan
@@ -44,6 +45,8 @@ from packing.plan.move_rule import free_pieces
 
 _LOOK = 5.0
 """Seconds between two checks of the free capacity for pending jobs."""
+_LASTS = 60.0
+"""Seconds for which a window must still be open: evictions take a moment."""
 _NO_OTHER_WAY = ("no_plan", "budget")
 
 _log = logging.getLogger(__name__)
@@ -156,13 +159,18 @@ class Consolidation:
 
     async def _propose(self, job: Job, room: RoomByMoves | None, mode: Mode) -> None:
         """Carry out or recommend these moves, unless there are none or they would lose too much."""
+        later = window_note(self._settings, self._wall(), _LASTS) if mode == "on" else ""
         if not (room and self._affordable(room)):
             self._delay(job)
-        elif mode == "recommend":
-            moves = {(move.pod.uid, move.target) for move in room.moves}
-            pod, note = next(iter(job.pods), None), would_make_room(room, named=False)
-            said = await self._actions.recommend(pod, moves, "MoveRecommended", note, would_make_room(room))
+        elif mode == "recommend" or later:
+            moves = later, {(move.pod.uid, move.target) for move in room.moves}
+            pod, note = next(iter(job.pods), None), would_make_room(room, named=False) + later
+            details = would_make_room(room) + later
+            said = await self._actions.recommend(pod, moves, "MoveRecommended", note, details)
             self._actions.metrics.moves.labels("recommended").inc(said)
+            for move in room.moves if later and said else ():
+                note = f"It may be moved to another node, to make room{later}"
+                await self._actions.say(move.pod, "MoveAnnounced", "Moving", note, note)
             self._delay(job)
         else:
             await self._move(job, room)

@@ -39,7 +39,7 @@ from extender.trial.mig_search import (
     shapes,
     would_change,
 )
-from extender.trial.room_by_moves import holders, moves_off, rule_of
+from extender.trial.room_by_moves import holders, moves_off, rule_of, window_note
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.plan.mig_layouts import ChangeRule, served
@@ -161,10 +161,11 @@ class LayoutChanges:
             return  # no pod moves for another Stowage's mark, which expires
         if change.step == "drain" and not is_ours and change.closes(self._wall()):
             return  # nor for that of a node's agent
-        is_free = not holders(self._state, node.name)
+        closed = change.step == "drain" and window_note(self._settings, self._wall())
+        is_free = not (closed or holders(self._state, node.name))
         write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
         if write is None:
-            if change.step == "drain" and not is_free:
+            if change.step == "drain" and not (is_free or closed):
                 await self._moves.empty(node.name)
             return
         if is_ours and write.change:
@@ -282,9 +283,10 @@ class LayoutChanges:
         best = min(worth, key=lambda change: (change.price, change.name), default=None)
         if best is None or not self._still(best):
             return
-        if "recommend" in (self._settings.mig_layouts, self._settings.evictor):
+        later = window_note(self._settings, self._wall(), self._rule.seconds)
+        if later or "recommend" in (self._settings.mig_layouts, self._settings.evictor):
             what, reason = (best.name, best.layout.name), "MigLayoutRecommended"
-            note, details = would_change(best, named=False), would_change(best)
+            note, details = would_change(best, named=False) + later, would_change(best) + later
             said = await self._actions.recommend(best.pods[0], what, reason, note, details)
             self._actions.metrics.layouts.labels("recommended").inc(said)
             return

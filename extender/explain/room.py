@@ -34,6 +34,7 @@ from extender.trial.room_by_moves import (
     room_by_moves,
     rule_of,
     starting_together,
+    window_note,
     would_make_room,
 )
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
@@ -71,7 +72,8 @@ def room_by_others(asked: Question, now: float) -> Iterator[Fix]:
     for rule in ((usual, None) if mode != "off" else (None,)) if pods else ():
         room = room_by_moves(state, pods, nodes_of, now, most=usual.moves, rule=rule, questions=_TRIED)
         if room:
-            yield Fix((_WHO[mode] if rule else Word.MOVES)(moves=would_make_room(room)))
+            note = window_note(settings, now) if settings and rule else ""
+            yield Fix((_WHO[mode] if rule else Word.MOVES)(moves=would_make_room(room) + note))
             return
 
 
@@ -89,7 +91,8 @@ def layout_change_for(asked: Question, now: float) -> Iterator[Fix]:
     for change in islice(filter(None, changes), 1):
         name, layout = shorten(change.name, KEY), shorten(change.layout.name, KEY)
         give = Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL)
-        yield Fix(Word.WAIT_LAYOUT(change=would_change(change)) if given.mig_layouts == "on" else give)
+        wait = Word.WAIT_LAYOUT(change=would_change(change) + window_note(given, now, seconds))
+        yield Fix(wait if given.mig_layouts == "on" else give)
 
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:

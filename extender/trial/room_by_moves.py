@@ -30,10 +30,10 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import job_of, lost_seconds
 from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
-from extender.settings import Mode, Settings
+from extender.settings import Mode, Settings, next_window
 from extender.trial.cluster_pods import as_new, why_it_stays
 from extender.untrusted.limits import KEY, shorten
-from extender.untrusted.visible import listed, many
+from extender.untrusted.visible import day_text, listed, many
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.promising import promising_nodes
@@ -97,6 +97,12 @@ def rule_of(settings: Settings) -> MoveRule:
         lost_share=settings.consolidation_lost_percent / 100,
         small_wait=math.inf if (wait := settings.consolidation_small_wait_seconds) is None else wait,
     )
+
+
+def window_note(settings: Settings, now: float, lasts: float = 0.0) -> str:
+    """When moves or changes that last so many seconds are permitted again, "" if they are now."""
+    opens = next_window(settings.windows, now, lasts)
+    return f"; not before the next window, {day_text(opens)}" if opens else ""
 
 
 def mode_for(state: State, pod: Pod, settings: Settings) -> Mode:

@@ -109,6 +109,11 @@ def clock_text(at: float) -> str:
     return time.strftime("%H:%M UTC", time.gmtime(at))
 
 
+def day_text(at: float) -> str:
+    """A time in Unix seconds as the day, hours and minutes: "Mon 2 Nov 22:00 UTC"."""
+    return time.strftime("%a %-d %b ", time.gmtime(at)) + clock_text(at)
+
+
 def many(count: int, noun: str) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from extender.evictor.decision import fits_on
-from tests.examples import some
+from tests.examples import examples, some
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.replica import Replica, Start, log, node, nominated, pod
@@ -343,3 +345,55 @@ async def test_moves_before_anybody_waits_can_be_recommended(
     assert log(api) == []
     assert "no pending pod: 2 moves would make room on n1: ml/a to n2, ml/b to n2" in caplog.text
     assert replica.metric("moves_total", result="recommended") == 1
+
+
+def window(opens: float, seconds: float = 3600.0) -> list[dict[str, Any]]:
+    """A window that is open every day from this time (Unix seconds) on."""
+    at = datetime.fromtimestamp(opens, UTC)
+    return [{"cron": f"{at.minute} {at.hour} * * *", "duration": seconds}]
+
+
+async def test_outside_of_windows_moves_are_announced_and_not_made(api: ApiServer, start: Start) -> None:
+    opens = (time.time() // 60 + 20) * 60
+    replica = start(windows=window(opens))
+    await replica.rounds(60)
+    at = datetime.fromtimestamp(opens, UTC).strftime("%H:%M UTC")
+    assert {what for what, _, _ in log(api)} == {"event"}
+    notes = {event["regarding"]["name"]: event["note"] for event in api.evictions.events}
+    assert notes.keys() == {"p", "a", "b"}
+    assert notes["p"].startswith("2 moves would make room; lost work: ")
+    assert all(note.endswith(at) and "; not before the next window, " in note for note in notes.values())
+    api.evictions.events.clear()
+    replica.now = opens
+    await replica.rounds(40)
+    assert moved(api) == ["ml/a", "ml/b"]
+
+
+async def test_no_move_is_tried_outside_of_windows(api: ApiServer, start: Start) -> None:
+    """At random times, in order. Each try fails, so that the next one has as much reason."""
+    for name in ("a", "b"):
+        manifest = runs(name, "n1")
+        del manifest["metadata"]["annotations"]["stowage.dev/checkpointed-at"]
+        manifest["metadata"]["annotations"]["stowage.dev/checkpoint-interval"] = "60"
+        api.put(manifest)
+    draw, windows = random.Random(2), [{"cron": "30 2 * * *", "zone": "Europe/Berlin", "duration": "8h"}]
+    free = {"consolidation_after_seconds": 0, "consolidation_price": 1e9, "consolidation_lost_percent": 100}
+    replica, tries = start(windows=windows, **free), 0
+    berlin = ZoneInfo("Europe/Berlin")
+
+    def tried() -> float:
+        done = log(api, "nominate", "evict", "dry-run")
+        return len(done) + replica.metric("nominations_total", result="failed")
+
+    for _ in range(examples(1000, least=60)):
+        replica.now += draw.uniform(1, 34) * HOUR
+        api.evictions.faults["nominate"].append("500")
+        before = tried()
+        await replica.rounds(1)
+        after = tried()
+        clock = datetime.fromtimestamp(replica.now, berlin)
+        today = clock.replace(hour=2, minute=30, second=0, microsecond=0)
+        assert after == before or today.timestamp() <= replica.now < today.timestamp() + 8 * HOUR
+        tries += after > before
+    assert tries > 10
+    assert moved(api) == []

@@ -458,3 +458,50 @@ async def test_time_passes_while_a_change_is_looked_for(
     ticking._wall = lambda: replica.now + time.monotonic() % 1
     await rounds(replica, manager, 8)
     assert step_of(api, "n1") == "drain"
+
+
+async def test_outside_of_windows_no_layout_changes(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    api.put(mig_node("n1"))
+    api.put(large("p"))
+    opens = (time.time() // 60 + 30) * 60
+    at = time.gmtime(opens)
+    windows = [{"cron": f"{at.tm_min} {at.tm_hour} * * *", "duration": 600}]
+    replica = begin(start, windows=windows)
+    await rounds(replica, manager, 30)
+    assert log(api, "label", "annotate") == []
+    (event,) = api.evictions.events
+    assert event["reason"] == "MigLayoutRecommended"
+    assert event["note"].endswith(time.strftime("%H:%M UTC", at))
+    replica.now = opens + 600 - 90  # a change takes up to 100 seconds
+    await rounds(replica, manager, 5)
+    assert step_of(api, "n1") == ""
+    replica.now = opens + 86_400
+    await rounds(replica, manager, 15)
+    assert layouts(api) == {"n1": "all-disabled"}
+
+
+async def test_no_pod_leaves_and_no_label_is_set_after_the_window(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    """The change has begun, and the window closes before the node is idle: it keeps its layout."""
+    api.put(mig_node("n1"))
+    api.put(mig_node("n2"))
+    api.put(movable("s", "n1"))
+    api.put(movable("t", "n2"))
+    api.put(large("p"))
+    opens = (time.time() // 60) * 60
+    at = time.gmtime(opens)
+    windows = [{"cron": f"{at.tm_min} {at.tm_hour} * * *", "duration": 600}]
+    replica = begin(start, windows=windows)
+    while not any(step_of(api, name) for name in ("n1", "n2")):
+        await rounds(replica, manager, 1)
+    evicted = log(api, "evict")
+    replica.now = opens + 600
+    for name in ("s", "t"):
+        api.delete(f"ml/{name}")
+    await rounds(replica, manager, 30)
+    assert log(api, "evict") == evicted
+    assert manager.log == []
+    assert layouts(api) == {"n1": "all-1g.10gb", "n2": "all-1g.10gb"}

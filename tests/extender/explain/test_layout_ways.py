@@ -28,8 +28,8 @@ NODE = Node(
 NOW = 2e9
 
 
-def ways(*pods: object, mode: str = "off") -> tuple[str, ...]:
-    settings = Settings(evictor="on", evictor_lease="a/b", mig_layouts=mode)
+def ways(*pods: object, mode: str = "off", **more: object) -> tuple[str, ...]:
+    settings = Settings(evictor="on", evictor_lease="a/b", mig_layouts=mode, **more)
     state = make_state(NODE, make_pod("p", 8), *pods)
     return explain(state, state.pods["default/p"], now=NOW, settings=settings).verdict.ways
 
@@ -43,6 +43,12 @@ def test_the_evictor_does_it() -> None:
     (first, *_) = ways(mode="on")
     assert first.startswith("wait: the evictor changes the MIG layout once waiting costs more")
     assert "MIG layout all-disabled instead of all-1g.10gb on node a would make room for default/p" in first
+
+
+def test_it_says_when_the_next_window_opens() -> None:
+    windows = [{"cron": "0 22 * * *", "zone": "Europe/Berlin", "duration": "1h"}]
+    (first, *_) = ways(mode="on", windows=windows)
+    assert first.endswith("GPU-hours; not before the next window, Wed 18 May 20:00 UTC")
 
 
 def test_a_node_that_is_in_use_is_no_way() -> None:

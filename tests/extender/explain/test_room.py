@@ -11,7 +11,7 @@ from extender.cli.explain_text import render
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Node, Owner, Pod, Upserted
-from extender.settings import Mode, Settings
+from extender.settings import Mode, Settings, Window
 from packing.model.reasons import Reason
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
 
@@ -73,9 +73,12 @@ def test_who_moves_them(evictor: Mode, mode: Mode, says: str, restartable: bool)
             evictor_lease="a/b",
             consolidation=mode,
             consolidation_gpus=fewest,
+            windows=[Window(cron="0 22 * * *", duration=3600)],
         )
         (told, *_) = explain(state, pods[0], now=NOW, settings=settings).verdict.ways
-        assert told.startswith(says if restartable and fewest == 16 else "1 move")
+        by_evictor = restartable and fewest == 16
+        assert told.startswith(says if by_evictor else "1 move")
+        assert ("; not before the next window, " in told) == (by_evictor and mode != "off")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -69,7 +70,7 @@ class Backfilling:
     def __init__(self, way: Way, fleet: Fleet, domains: DomainIds, life: float) -> None:
         self.way, self._fleet, self._life = way, fleet, life
         self._domains = domains
-        self._rules = Rules(life / 4, 4 * life, life / _PER_LIFE)
+        self._rules = Rules(life / 4, 6 * life, life / _PER_LIFE)  # as the defaults of the settings
         self.reservations = Reservations()
         self._lifetimes = Lifetimes()
         self._running: dict[int, tuple[Job, float, Sequence[Allocation]]] = {}
@@ -86,7 +87,7 @@ class Backfilling:
 
     def ends(self, job: Job) -> None:
         *_, held = self._running.pop(job.number)
-        self._lifetimes.ended(job.kinds(), job.duration)
+        self._lifetimes.ended(job.kinds(), job.duration, job.limit if self.way == "limits" else math.inf)
         for allocation in held:
             self._on_row[allocation.row].discard(job.number)
 
@@ -110,7 +111,7 @@ class Backfilling:
             old = [str(job.number) for job in large if now - job.time >= self._rules.after]
             self._blocks = old[0] if old else ""
             return
-        self._renewed = now
+        self._count_idle(now)
         pending = [
             LargeJob(
                 str(job.number),
@@ -134,6 +135,13 @@ class Backfilling:
         renewing = renewal(self.reservations, pending, self._started, now, self._rules)
         self.reservations = renewed(renewing, answer)
         self._started = set()
+
+    def _count_idle(self, now: float) -> None:
+        free, old = self._fleet.arrays.free_parts().sum(axis=0), self.reservations
+        held = [free[[self._fleet.rows[node] for node in one.nodes]].sum() for one in old.current]
+        more = [float(now - self._renewed) * float(gpus) for gpus in held]
+        current = (one._replace(idle=one.idle + idle) for one, idle in zip(old.current, more, strict=True))
+        self.reservations, self._renewed = replace(old, current=tuple(current)), now
 
     def _level(self) -> npt.NDArray[np.int32]:
         return next((ids for ids in self._domains if (ids >= 0).any()), self._domains[0])
@@ -175,10 +183,10 @@ class Backfilling:
             return (job.duration - age) * np.ones(FUTURES)
         if self.way == "unknown":
             return self._lifetimes.usual.remaining(0.0, stratified(job.number, FUTURES))
-        lifetime = self._lifetimes.of(*job.kinds()) or self._lifetimes.usual
-        longest = job.limit - age if self.way == "limits" else math.inf
+        limit = job.limit if self.way == "limits" else math.inf
+        lifetime = self._lifetimes.of(*job.kinds(), limit=limit) or self._lifetimes.usual
         left = lifetime.remaining(age, stratified(job.number, FUTURES))
-        ends: Doubles = np.minimum(left, max(longest, 0.0))
+        ends: Doubles = np.minimum(left, max(limit - age, 0.0))
         return ends
 
     def _latest(self, job: Job) -> float:

@@ -89,11 +89,11 @@ class EndCosts:
                 run = self.ends.running[pod.key]
                 self._judge(pod.key)
                 self._leaves(pod.key)
-                self.learn(pod.uid, run.kinds, self.clock() - run.started)
+                self.learn(pod.uid, run.kinds, self.clock() - run.started, self._limit(pod))
             case Upserted(Pod() as pod) if pod.terminated:
                 # it ran before this process observed it, and is still listed
                 if 0 < pod.started < pod.finished:
-                    self.learn(pod.uid, self._kinds(pod), pod.finished - pod.started)
+                    self.learn(pod.uid, self._kinds(pod), pod.finished - pod.started, self._limit(pod))
             case Upserted(Pod() as pod):
                 held = self._allocations.allocation_of(pod.key)
                 if held and pod.started and held.has_gpus:
@@ -117,7 +117,8 @@ class EndCosts:
         self._expected.pop(pod.key, None)
         if self.clock() - running.started > _JUST:
             return
-        lifetime, end = self.ends.lifetimes.of(*running.kinds), self.declared_end(pod)[0]
+        end = self.declared_end(pod)[0]
+        lifetime = self.ends.lifetimes.of(*running.kinds, limit=end - running.started)
         if lifetime or math.isfinite(end):
             is_learned = self.ends.lifetimes.of(kind_of(pod)) is not None
             basis = "declared" if math.isfinite(end) else "learned" if is_learned else "unknown"
@@ -136,12 +137,17 @@ class EndCosts:
                 event = Deleted("Job", job.key)
         take_in(event, self.jobs)
 
-    def learn(self, uid: str, kinds: tuple[Hashable, ...], seconds: float) -> None:
-        """Learn once from a pod that ended by itself after this time, here or before a restart."""
+    def _limit(self, pod: Pod) -> float:
+        """The maximum run time of a pod, in seconds from its start."""
+        return self.declared_end(pod)[0] - (pod.started or self.clock())
+
+    def learn(self, uid: str, kinds: tuple[Hashable, ...], seconds: float, limit: float = math.inf) -> None:
+        """Learn once from a pod that ended by itself after this time, here or before a restart; ``limit``:
+        its maximum run time, if known."""
         known = self._finished.get(uid)
         self._finished.put(uid, True, len(uid))
         if kinds and not known:
-            self.ends.lifetimes.ended(kinds, seconds)
+            self.ends.lifetimes.ended(kinds, seconds, limit)
             self.on_learned(uid, kinds, seconds)
 
     def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
@@ -166,9 +172,10 @@ class EndCosts:
         if pod.is_about_to_go(now):
             return np.full_like(outlives, max(pod.ends - now, 0.0))
         age = max(now - running.started, 0.0) if running else 0.0
-        lifetime = self.ends.lifetimes.of(*(running.kinds if running else self._kinds(pod)))
+        left, kinds = self.declared_end(pod)[0] - now, running.kinds if running else self._kinds(pod)
+        lifetime = self.ends.lifetimes.of(*kinds, limit=age + left)
         ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
-        return np.minimum(ends, max(self.declared_end(pod)[0] - now, 0.0))
+        return np.minimum(ends, max(left, 0.0))
 
     def declared_end(self, pod: Pod) -> tuple[float, str]:
         """The time by which the pod has ended at the latest, in Unix seconds, by the limits that it, its job

@@ -28,6 +28,8 @@ PARTS, RESULTS = (0.5, 0.9), ("held", "missed")
 FEWEST = 5
 """Pods of a kind that must have ended before its lifetime is known."""
 MOST_KINDS = 4_096
+_OF_LIMIT = "fraction of the limit"
+"""Denotes the fractions of declared limits for which the pods of a kind ran."""
 _FAR = 25.0
 _FORGETS = 50
 """Number of recent pods remembered; older ones have little weight."""
@@ -147,24 +149,38 @@ class Lifetimes:
         self._ages: Mapping[Hashable, Sequence[float]] = {}
         self._known: dict[Hashable, Lifetime] = {}
 
-    def ended(self, kinds: Iterable[Hashable], seconds: float) -> None:
-        """A pod of these kinds has ended after this many seconds."""
+    def ended(self, kinds: Iterable[Hashable], seconds: float, limit: float = math.inf) -> None:
+        """A pod of these kinds has ended after this many seconds; ``limit``: the declared maximum."""
         seconds = max(seconds, 1.0)
         for kind in kinds:
-            of_kind = self._kinds.pop(kind, None) or _Ended()
-            self._kinds[kind] = of_kind  # moved to the end, as the most recently observed
-            if len(self._kinds) > MOST_KINDS:
-                del self._kinds[next(iter(self._kinds))]
-            of_kind.add(seconds)
-            self._known.pop(kind, None)
+            self._learn(kind, seconds)
+            if 0 < limit < math.inf:
+                self._learn((_OF_LIMIT, kind), seconds / limit)
         self._all.add(seconds)
+
+    def _learn(self, kind: Hashable, value: float) -> None:
+        of_kind = self._kinds.pop(kind, None) or _Ended()
+        self._kinds[kind] = of_kind  # moved to the end, as the most recently observed
+        if len(self._kinds) > MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        of_kind.add(value)
+        self._known.pop(kind, None)
 
     def count_running(self, ages: Mapping[Hashable, Sequence[float]]) -> None:
         """Set the running pods: by kind, the seconds that each has run."""
         self._ages, self._known = ages, {}
 
-    def of(self, *kinds: Hashable) -> Lifetime | None:
-        """The lifetime of the first of these kinds of which enough pods have ended; None if there is none."""
+    def of(self, *kinds: Hashable, limit: float = math.inf) -> Lifetime | None:
+        """The lifetime of the first of these kinds of which enough pods have ended; None if there is none.
+        With a declared ``limit``, in seconds, from the fractions of their limits for which such pods ran, if
+        these differ less than their run times do."""
+        known = self._first(kinds)
+        part = self._first((_OF_LIMIT, kind) for kind in kinds) if 0 < limit < math.inf else None
+        if part is None or (known is not None and known.shape >= part.shape):
+            return known
+        return part._replace(median=part.median * limit)
+
+    def _first(self, kinds: Iterable[Hashable]) -> Lifetime | None:
         for kind in kinds:
             of_kind = self._kinds.get(kind)
             if of_kind is not None and of_kind.count >= FEWEST:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:  # the verbs read reservations, and make none
 _T = TypeVar("_T")
 Domains: TypeAlias = npt.NDArray[np.int32]
 """(N,) Equal numbers denote the same domain, -1 denotes none."""
-MOST_JOBS = 2
+MOST_JOBS = 4
 """Jobs with a reservation at the same time."""
-SHARE = 0.25
+SHARE = 0.5
 """Of the GPUs that a job could use, reserved for all jobs together; one job may always have a reservation."""
 MOST_MISSED = 2
 """Reservations that a job may miss; after that it gets none."""
@@ -94,7 +94,8 @@ class Reservation(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Reservations:
     """``missed``: by pending job, the number of its reservations that ended before it started. ``rests``: by
-    owner, the time until which it gets none, because one ended without a start."""
+    owner, the time until which it gets none: after one without a start for as long as it lasted, else for as
+    long as the job's GPUs were idle, so that nobody keeps GPUs idle with jobs that start and end at once."""
 
     current: tuple[Reservation, ...] = ()
     missed: Mapping[str, int] = field(default_factory=dict)
@@ -172,6 +173,8 @@ def soonest(fleet: Fleet, queue: StartQueue, question: Question, soon: Doubles, 
             if job.count > 1:
                 queue.take(f"{job.key}/{len(chosen)}", job.request, start, np.full(start.times.shape, np.inf))
                 heappush(nearest, order(row))
+        if job.count > 1:  # the last of many nodes is later than each of them is on its own
+            last = _part(times) * (_STAYS if stays.issuperset(chosen) else 1.0)
         if len(chosen) == job.count and last < best[0]:
             best = last, now + _part(times), chosen
     _, at, found = best
@@ -195,7 +198,7 @@ def candidates(fleet: Fleet, question: Question, soon: Doubles) -> list[list[int
 
 
 def _part(times: Doubles) -> float:
-    return float(np.quantile(times, _PART, method="higher"))
+    return float(np.sort(times)[math.ceil(_PART * (times.size - 1))])
 
 
 def renewal(
@@ -204,12 +207,15 @@ def renewal(
     """The reservations from now on. ``jobs``: the pending ones, ``started``: keys of those that were."""
     pending = {job.key for job in jobs}
     missed = {key: count for key, count in before.missed.items() if key in pending}
-    rests = {owner: until for owner, until in before.rests.items() if until > now}
+    rests = {**before.rests}
     kept = {old.key: old for old in before.current if old.key in pending and now < old.until}
     for old in before.current:
-        if old.key not in kept and old.key not in started:
-            rests[old.owner] = now + (now - old.since)
+        if old.key not in kept:
+            lasted = now - old.since
+            rest = min(old.idle / max(old.gpus, 1.0), lasted) if old.key in started else lasted
+            rests[old.owner] = max(rests.get(old.owner, now), now + rest)
             missed |= {old.key: missed.get(old.key, 0) + 1} if old.key in pending else {}
+    rests = {owner: until for owner, until in rests.items() if until > now}
     current = list[Reservation]()
     for job in sorted(jobs, key=lambda job: (-job.priority, not job.urgent, job.since, job.key)):
         may_begin = (job.urgent or now - job.since >= rules.after) and missed.get(job.key, 0) < MOST_MISSED

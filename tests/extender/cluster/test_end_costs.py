@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from extender.cluster.end_costs import EndCosts, kind_of
@@ -167,6 +168,18 @@ def test_pods_that_are_evicted_and_those_that_ran_before_are_not_judged() -> Non
     older = replace(cluster.waits("q", "nap"), node_name="a", phase="Running", started=cluster.now - HOUR)
     cluster.state.apply([Upserted(older), Upserted(replace(older, phase="Succeeded"))])
     assert cluster.state.end_costs.results == before
+
+
+def test_pods_that_use_a_part_of_their_limits_are_expected_to_do_so_again() -> None:
+    """Their run times differ by a factor of 30: only the limit says how long the next one runs."""
+    cluster = Cluster()
+    for number in range(20):
+        hours = 0.1 * 1.2**number
+        pod = replace(cluster.waits(f"p{number}", "sweep"), deadline=3 * hours * HOUR)
+        run(cluster, pod, hours * HOUR, phase="Succeeded")
+    pod = replace(cluster.waits("next", "sweep"), deadline=30 * HOUR)
+    half = float(cluster.state.end_costs.remaining(pod, np.array([0.5]))[0])
+    assert half == pytest.approx(10 * HOUR, rel=0.05)
 
 
 def test_the_calibration_error_is_the_mean_distance_from_the_probability() -> None:

@@ -181,6 +181,6 @@ def test_a_team_whose_large_jobs_never_start_leaves_most_gpus_to_others(api, tmp
     held, rounds = 0, 200
     for _ in range(rounds):
         nodes = [node for nodes in replica.rounds(120).values() for node in nodes]
-        assert len(nodes) <= 1  # a quarter of the four nodes
+        assert len(nodes) <= 2  # half of the four nodes
         held += len(nodes)
-    assert 0 < held <= rounds / 2 + 5
+    assert 0 < held <= rounds + 10

@@ -172,3 +172,19 @@ def test_the_hazard_is_that_of_scipy(at: list[float]) -> None:
     close = np.isclose(normal_hazard(off), expected, rtol=1e-5, atol=1e-300)
     assert close[off < 1e5].all()  # beyond, scipy's difference of logarithms is rounded
     assert (normal_hazard(off) >= off).all()
+
+
+@pytest.mark.parametrize(("runs_vary", "fractions_vary"), [(2.0, 0.1), (0.1, 2.0)])
+def test_with_a_limit_the_run_time_follows_what_varies_less(runs_vary, fractions_vary):
+    """Run times of a kind, or the fractions of their declared limits."""
+    lifetimes, rng = Lifetimes(), random.Random(1)
+    for _ in range(50):
+        seconds = 1000 * math.exp(rng.gauss(0, runs_vary))
+        lifetimes.ended(("k",), seconds, seconds / (0.4 * math.exp(rng.gauss(0, fractions_vary))))
+    usual, limited = lifetimes.of("k"), lifetimes.of("k", limit=50_000.0)
+    if fractions_vary < runs_vary:
+        assert limited.median == pytest.approx(0.4 * 50_000, rel=0.1)
+        assert limited.shape > usual.shape
+    else:
+        assert limited == usual
+    assert lifetimes.of("other", limit=50_000.0) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -81,7 +81,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(200))
 @given(steps)
-def test_at_most_two_jobs_and_a_quarter_of_the_gpus_but_always_one_job(history):
+def test_at_most_four_jobs_and_half_of_the_gpus_but_always_one_job(history):
     nodes, table, now = Nodes(), Reservations(), 0.0
     for pending, passed in history:
         now += passed
@@ -144,10 +144,30 @@ def test_a_team_whose_jobs_never_start_holds_nodes_half_of_the_time_at_most(step
     assert max(held.values()) <= 0.5 * 40_000 + RULES.longest + 2 * step
 
 
+@settings(max_examples=examples(50))
+@given(st.integers(10, 300), st.integers(1, 4))
+def test_a_team_with_an_endless_stream_of_large_jobs_keeps_gpus_idle_half_of_the_time_at_most(step, count):
+    """Each starts at its time and ends at once, and its nodes are idle while they are reserved."""
+    nodes, table, idle, started, filed = Nodes(gpus=64.0), Reservations(), 0.0, set[str](), 0
+    pending, end = list[LargeJob](), 40_000
+    for now in range(0, end, step):
+        while len(pending) < 8:
+            pending.append(job(f"j{filed}", since=-1e6, count=count))
+            filed += 1
+        table = nodes.renew(table, pending, float(now), started)
+        held = [one._replace(idle=one.idle + step * one.gpus) for one in table.current]
+        idle += step * sum(one.gpus for one in held)
+        table = replace(table, current=tuple(held))
+        started = {one.key for one in held if one.at <= now}
+        pending = [large for large in pending if large.key not in started]
+    most = max(SHARE * 64.0, 8.0 * count)
+    assert 0 < idle <= 0.5 * most * end + most * (RULES.longest + 2 * step)
+
+
 def test_the_job_of_the_highest_priority_that_has_waited_longest_comes_first():
     pending = [job("young", since=100.0), job("old"), job("urgent", since=200.0, priority=1)]
     table = Nodes().renew(Reservations(), pending, 1000.0)
-    assert [one.key for one in table.current] == ["urgent", "old"]
+    assert [one.key for one in table.current] == ["urgent", "old", "young"]
     assert Nodes().renew(Reservations(), pending, 599.0) == Reservations()
 
 
@@ -170,17 +190,19 @@ def test_pods_that_end_in_time_or_have_a_higher_priority_are_admitted():
 
 
 class Rack:
-    """Nodes of 4 GPUs, each full of pods of one GPU that end at these times."""
+    """Nodes of 4 GPUs, each full of pods of one GPU that end at these times, in one future or in several."""
 
-    def __init__(self, *ends: list[float]) -> None:
+    def __init__(self, *ends: Sequence[float | Sequence[float]]) -> None:
         self.fleet = fleet_of(*(counted_node(f"n{number}", 4) for number in range(len(ends))))
         self.on: list[list[Running]] = []
+        self.futures = 1
         for row, times in enumerate(ends):
             held = [allocation_of(self.fleet, row, asks(1)) for _ in times]
             for allocation in held:
                 self.fleet.take(allocation)
             named = enumerate(zip(held, times, strict=True))
-            self.on.append([Running(f"{row}-{n}", (one,), np.array([end])) for n, (one, end) in named])
+            self.on.append([Running(f"{row}-{n}", (one,), np.atleast_1d(end)) for n, (one, end) in named])
+            self.futures = max([self.futures, *(pod.ends.size for pod in self.on[-1])])
 
     def choice(self, large: LargeJob, taken: Collection[str] = ()) -> Choice | None:
         rows = np.zeros(self.fleet.arrays.capacity, np.bool_)
@@ -188,7 +210,7 @@ class Rack:
         domains = large.domains
         if domains is not None:
             domains = np.concatenate([domains, np.full(rows.size - domains.size, -1, np.int32)])
-        queue = StartQueue(self.fleet, lambda row: self.on[row], 1)
+        queue = StartQueue(self.fleet, lambda row: self.on[row], self.futures)
         large = replace(large, rows=rows, domains=domains)
         return soonest(self.fleet, queue, Question(large, taken, ()), np.zeros(rows.size), 0.0)
 
@@ -238,6 +260,17 @@ def test_of_nodes_that_one_pod_frees_only_one_that_is_much_sooner_is_reserved_fo
     first = min(order(on_node)[0] for on_node in ends)
     assert choice
     assert choice.at in [at for value, at in map(order, ends) if value == first]
+
+
+def test_a_rack_whose_nodes_are_rarely_free_together_is_not_the_soonest():
+    """Each node of the first rack is free at 1 in half of the futures, but never all of them before 9."""
+    early, late = (1.0, 1.0, 9.0, 9.0), (9.0, 9.0, 1.0, 1.0)
+    fair = (5.0, 5.0, 5.0, 5.0)
+    domains = np.array([0, 0, 0, 1, 1, 1], np.int32)
+    rack = Rack(*([ends] for ends in (early, late, early, fair, fair, fair)))
+    choice = rack.choice(LargeJob("k", "team", asks(4), 3, 0, 0.0, EVERYWHERE, domains))
+    assert choice
+    assert (choice.nodes, choice.at) == (("n3", "n4", "n5"), 5.0)
 
 
 def test_a_job_that_could_not_start_on_empty_nodes_gets_none():

@@ -155,7 +155,8 @@ class FleetFeed:
     def _source(self, name: str) -> object:
         """What the row of the node is rendered from."""
         row, fleet = self._state.fleet.rows.get(name, -1), self._state.fleet
-        return int(fleet.arrays.generation[row]), self._census.node(name), self._state.nodes.get(name)
+        count, node = self._census.node(name), self._state.nodes.get(name)
+        return int(fleet.arrays.generation[row]), count, node, self._state.large_jobs.note(name)
 
     def _render(self, name: str) -> bool:
         """Whether the row is another one than before."""

@@ -67,7 +67,8 @@ class FleetRow:
     pods, "" if it does. ``cpu_milli`` and ``memory_mib`` are free and total. ``pods_beside`` counts
     the pods without a GPU. ``layout``: what says which GPU has which MIG instances, "" where they are spread
     evenly; ``parts``: each a ``GpuPart`` whose ``pod`` and ``resource`` are positions in the row's lists, -1
-    for none; ``more``: parts that are left out because there are too many."""
+    for none; ``more``: parts that are left out because there are too many. ``reserved``: for which large job,
+    as ``stowage top`` says it, "" for none."""
 
     name: str
     model: str
@@ -87,6 +88,7 @@ class FleetRow:
     more: int
     zone: str
     labels: tuple[str, ...]
+    reserved: str
 
 
 def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -137,6 +139,7 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
         more=max(0, len(parts) - PAGE_PARTS),
         zone=shorten(labels.get(ZONE, ""), KEY),
         labels=labels_of(labels),
+        reserved=state.large_jobs.note(name),
     )
 
 

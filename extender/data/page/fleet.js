@@ -19,6 +19,7 @@ export function decode(row) {
     whole: offered ? whole : 0,
     idle: offered && total > missing && whole === total - missing,
     problem: row.problem,
+    reserved: row.reserved,
     cpu: row.cpu_milli,
     memory: row.memory_mib,
     layout: row.layout,

@@ -34,6 +34,7 @@ function bar(label, [free, total]) {
 function pills(node) {
   const found = [];
   if (node.spot) found.push(el("span", { class: "pill spot" }, "spot"));
+  if (node.reserved) found.push(el("span", { class: "pill reserved", title: node.reserved }, "reserved"));
   if (node.closed) found.push(el("span", { class: "pill closed", title: node.closed }, node.closed.replace(/^node (is|has) /, "")));
   if (node.problem) found.push(el("span", { class: "pill problem", title: node.problem }, "problem"));
   return found;

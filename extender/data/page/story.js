@@ -73,6 +73,7 @@ export function nodeStory(node, look, go) {
       ["Model", node.model || "unknown"],
       ["Accepts no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
       ["Problem", node.problem ? el("span", { class: "problem" }, node.problem) : ""],
+      ["Reserved", node.reserved.replace(/^reserved /, "")],
       ["GPUs", `${node.whole} of ${node.total} entirely free, ${number(node.free, 1)} in total`],
       ["CPU", cpu(node.cpu)],
       ["Memory", memory(node.memory)],

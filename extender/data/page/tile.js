@@ -122,6 +122,7 @@ export function nodeText(node) {
   const parts = [`${node.whole} of ${plural(node.total, "GPU")} entirely free`];
   if (node.closed) parts.push(node.closed);
   if (node.spot) parts.push("spot");
+  if (node.reserved) parts.push(node.reserved);
   if (node.problem) parts.push(node.problem);
   return parts.join("; ");
 }

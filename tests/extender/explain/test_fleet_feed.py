@@ -12,7 +12,8 @@ from extender.explain import fleet_feed
 from extender.explain.fleet_feed import FleetFeed
 from extender.k8s.objects import Deleted, Upserted
 from extender.k8s.resource_claims import DeviceClass
-from tests.extender.builders import GPU, make_node, make_pod, make_state
+from packing.plan.backfill import Reservation, Reservations
+from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
 from tests.extender.dra.records import parse_slice
 
@@ -53,6 +54,19 @@ async def test_everything_first_and_then_only_changes() -> None:
     changed = await reader.read()
     assert names(changed) == ["b"]
     assert changed["nodes"][0]["pods"][0][0] == "default/p"
+
+
+async def test_a_reserved_node_says_for_which_job_until_it_is_not_reserved() -> None:
+    state = make_state(make_node("a"), make_node("b"))
+    reader = Reader(state)
+    assert {node["reserved"] for node in (await reader.read())["nodes"]} == {""}
+    held = Reservation("key", "ml", 0, ("b",), 8.0, NOW, NOW + 600, NOW + 900, NOW, 7200.0)
+    state.large_jobs.update(Reservations((held,)))
+    (node,) = (await reader.read())["nodes"]
+    until = "until about 08:10 UTC (since 08:00 UTC, 2 GPU-hours idle on 1 node)"
+    assert (node["name"], node["reserved"]) == ("b", f"reserved for a job {until}")
+    state.large_jobs.update(Reservations())
+    assert [(node["name"], node["reserved"]) for node in (await reader.read())["nodes"]] == [("b", "")]
 
 
 async def test_waiting_pods_are_explained_again_when_devices_come() -> None:

@@ -63,8 +63,8 @@ class LargeJobs:
         self.table = table
 
     def closed_to(self, pod: Pod) -> Iterator[Reservation]:
-        """The reservations whose nodes the pod must not use now."""
-        if self.table.current:
+        """The reservations whose nodes the pod must not use now. Pods of DaemonSets belong to their node."""
+        if self.table.current and not pod.scheduling_constraints.pinned_to_node:
             ends = self.latest_end(pod)
             for reservation in self.table.current:
                 if not (reservation.admits(pod.priority, ends) or self._is_exempt(reservation, pod)):
@@ -92,6 +92,10 @@ class LargeJobs:
             return declared
         return min(declared, self._ends.clock() + self._ends.usual_seconds(pod))
 
+    def starts_by(self, key: str) -> float:
+        """The time of the reservation of the job with this key; infinite for none."""
+        return next((held.at for held in self.table.current if held.key == key), math.inf)
+
     def text(self, reservation: Reservation, pod: Pod | None = None) -> str:
         """For whom the nodes are reserved, and until when. ``pod``: its author learns no names of another
         namespace."""
@@ -115,14 +119,16 @@ class LargeJobs:
         pod = self._by_uid(key)
         return (pod,) if pod else self._gangs.members(key)
 
-    def is_of(self, reservation: Reservation, pod: Pod) -> bool:
-        """Whether the pod belongs to the job."""
+    def reserved_for(self, pod: Pod) -> Reservation | None:
+        """The reservation of the job to which the pod belongs."""
+        if not self.table.current:
+            return None
         gang = self._gangs.gang_of(pod)
-        return reservation.key in (pod.uid, gang.key if gang else pod.uid)
+        return next((r for r in self.table.current if r.key in (pod.uid, gang.key if gang else "")), None)
 
     def _is_exempt(self, reservation: Reservation, pod: Pod) -> bool:
         """Whether the pod belongs to the job, has a place there already, or may be evicted for the job."""
-        if self.is_of(reservation, pod):
+        if self.reserved_for(pod) == reservation:
             return True
         if self._places.node_of(pod.uid) in reservation.nodes:
             return True

@@ -128,6 +128,9 @@ class Consolidation:
         holds = (self._actions.book.holds.get(pod.uid) for pod in job.pods)
         if not may_lose or self._is_delayed(job) or any(hold and not hold.partial for hold in holds):
             return False
+        starts_by = self._state.large_jobs.starts_by(job.key)
+        if self._wall() < starts_by <= self._wall() + self._settings.nomination_seconds:
+            return False  # on reserved nodes, before the pods that would move are sure to run elsewhere
         room = await self._room(job, may_lose)
         version = self._state.room_version
         if room and await self._actions.waits_for_scale_up(job.pods[0]):

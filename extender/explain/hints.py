@@ -389,7 +389,7 @@ def _reserved(state: State, pod: Pod) -> Iterator[Finding]:
     for reservation in jobs.table.current:
         count, at = len(reservation.nodes), reservation.at
         nodes, (are, them) = many(count, "node"), ("is", "it") if count == 1 else ("are", "them")
-        if jobs.is_of(reservation, pod):
+        if jobs.reserved_for(pod) == reservation:
             yield _mistake(Word.RESERVED_FOR_IT(nodes=nodes, are=are, at=clock_text(at)))
         elif reservation in closed:
             most = int(at - now - pod.grace)

@@ -173,19 +173,22 @@ class _Forecaster:
         self._permitted = PermittedRows(state)
 
     async def forecasts(self, waiting: Sequence[Pod]) -> dict[str, StartForecast]:
-        """By UID, of these pods in this order, where something can be said."""
+        """By UID, of these pods in this order, after those for which nodes are reserved, where something can
+        be said."""
         self._soon = await free_soon(self._state)
         starts: dict[str, Start] = {}
         gangs, alike = defaultdict[Hashable, list[str]](list), defaultdict[Hashable, list[str]](list)
-        for pod in waiting:
+        reserved_for = self._state.large_jobs.reserved_for
+        for pod in sorted(waiting, key=lambda pod: reserved_for(pod) is None):
             with suppress(RequestError):
                 request = self._state.request_of(pod)
                 if pod.spec.claims:
                     continue  # only an evaluation says whether it fits
                 starts[pod.uid] = await self._start(pod, request)
-                gang = self._state.gangs.gang_of(pod)
-                together = gangs[gang.key] if gang else alike[_kind_of(pod, request)]
-                together.append(pod.uid)
+                if gang := self._state.gangs.gang_of(pod):
+                    gangs[gang.key].append(pod.uid)
+                elif not reserved_for(pod):  # else nobody overtakes it
+                    alike[_kind_of(pod, request)].append(pod.uid)
         for uids in gangs.values():
             times = np.max([starts[uid].times for uid in uids], axis=0)
             starts.update((uid, starts[uid]._replace(times=times)) for uid in uids)
@@ -218,7 +221,9 @@ class _Forecaster:
 
     async def _start(self, pod: Pod, request: Request) -> Start:
         """Start time of the next pod in the queue."""
-        allowed = self._permitted.rows_that_accept(pod)
+        jobs, allowed = self._state.large_jobs, self._permitted.rows_that_accept(pod)
+        if reservation := jobs.reserved_for(pod):
+            allowed = allowed & jobs.rows(reservation)
         rows = self._queue.candidates(request, allowed, self._soon, MOST_ROWS)
         async for row in with_turns(rows, 4):
             self._queue.look(request, row)

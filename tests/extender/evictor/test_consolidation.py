@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from extender.evictor.decision import fits_on
+from packing.plan.backfill import Reservation, Reservations
 from tests.examples import examples, some
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
@@ -89,6 +90,33 @@ async def test_hold_nominate_try_evict_and_see_the_replacements(api: ApiServer, 
     await replica.rounds(30)
     assert replica.metric("moves_total", result="placed") == 2
     assert moved(api) == ["ml/a", "ml/b"]
+
+
+def reserve(replica: Replica, key: str, reserved: str, seconds: float) -> None:
+    """A node is reserved for this job until it starts in so many seconds."""
+    now = replica.now
+    held = Reservation(key, "ml", 0, (reserved,), 8.0, now, now + seconds, now + HOUR, now)
+    replica.state.large_jobs.update(Reservations((held,)))
+
+
+async def test_nothing_moves_onto_a_node_reserved_for_another_job(api: ApiServer, start: Start) -> None:
+    replica = start()
+    reserve(replica, "u-other", "n2", 2000.0)
+    await replica.rounds(40)
+    assert moved(api) == []
+    replica.state.large_jobs.update(Reservations())
+    await replica.rounds(40)
+    assert moved(api) == ["ml/a", "ml/b"]
+
+
+@pytest.mark.parametrize(("seconds", "pods"), [(350.0, []), (2000.0, ["ml/a", "ml/b"])])
+async def test_nothing_moves_for_a_job_that_starts_on_its_reserved_nodes_sooner(
+    api: ApiServer, start: Start, seconds: float, pods: list[str]
+) -> None:
+    replica = start()
+    reserve(replica, "u-p", "n1", seconds)
+    await replica.rounds(34)
+    assert moved(api) == pods
 
 
 async def test_the_room_is_for_the_replacements(api: ApiServer, start: Start) -> None:

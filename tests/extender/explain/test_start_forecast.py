@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.factory import state_of
@@ -18,6 +20,8 @@ from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.watched_kinds import WATCHED_KINDS
+from packing.plan.backfill import Reservation, Reservations
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_settings
 
 HOUR = 3600.0
@@ -73,6 +77,24 @@ def test_a_pod_starts_when_others_of_the_kind_that_runs_have_ended():
     assert found.most is not None
     assert found.half < found.most < cluster.now + 3 * HOUR
     assert (found.node, found.needs, found.ends) == ("a", (running.key,), 1)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.integers(1, 5), st.integers(0, 50))
+def test_a_reservation_narrows_the_forecast_of_its_job_and_moves_it_forward(others, minutes):
+    """Otherwise the other pods like it may start first; they start after it then."""
+    cluster = Cluster()
+    cluster.runs("train-77")
+    cluster.now += 60 * minutes
+    job, *rest = [cluster.waits(f"train-{number}") for number in range(78, 79 + others)]
+    usual, behind = cluster.forecast(job), [cluster.forecast(pod) for pod in rest]
+    at = cluster.now + HOUR
+    held = Reservation(job.uid, "default", 0, ("a",), 8.0, cluster.now, at, at + HOUR, cluster.now)
+    cluster.state.large_jobs.update(Reservations((held,)))
+    reserved = cluster.forecast(job)
+    assert reserved.half < usual.half
+    assert reserved.most - reserved.half < usual.most - usual.half
+    assert all(cluster.forecast(pod).half >= before.half for pod, before in zip(rest, behind, strict=True))
 
 
 def test_what_has_run_for_an_hour_ends_soon():

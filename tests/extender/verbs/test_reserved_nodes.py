@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from extender.cluster.state import State
+from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
@@ -51,6 +52,7 @@ def small(seconds: float = float("inf"), **more) -> Pod:
         (small(priority=4, annotations={"karpenter.sh/do-not-disrupt": "true"}), Reason.RESERVED),
         (small(570, labels={KUEUE_LONGEST: "570"}), Reason.RESERVED),  # nobody enforces the label
         (small(nominated_node="a"), Reason.FITS),
+        (small(scheduling_constraints=SchedulingConstraints(owner_kind="DaemonSet")), Reason.FITS),
         (make_pod("other", 9, priority=5), Reason.TOO_FEW_GPUS),  # waiting would not help either
     ],
 )

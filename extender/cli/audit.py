@@ -15,6 +15,7 @@ from extender.untrusted.terminal import line_width, show_progress
 if TYPE_CHECKING:
     from extender.plan.audit import Audit
     from extender.settings import Settings
+    from extender.source.interface import Source
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -29,6 +30,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--prices", type=Path, metavar="FILE", help=text)
     text = "Prometheus with the metrics of dcgm-exporter: how much pods use their GPUs"
     parser.add_argument("--prometheus", default="", metavar="URL", help=text)
+    text = "also show what has changed since this file of the same cluster was written"
+    parser.add_argument("--before", type=Path, metavar="FILE", help=text)
+    text = "also replay the pods of the last 24 hours with the scoring of kube-scheduler and of Stowage"
+    parser.add_argument("--bill", action="store_true", help=text)
     parser.add_argument("--window", default="7d", metavar="TIME", help="time window of the measurements (7d)")
     cluster_args.add_namespace(parser, argparse.SUPPRESS)
     cluster_args.add_config(parser)
@@ -58,8 +63,9 @@ def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
     import asyncio
 
     from extender.cluster.census import CensusTaker
-    from extender.explain.gpu_use import gpu_use
-    from extender.plan.audit import audit
+    from extender.explain.gpu_use import GpuUse, gpu_use
+    from extender.plan.audit import Earlier, audit
+    from extender.plan.bill import daily_bill
     from extender.plan.mends import Mender
     from extender.plan.prices import NO_COSTS, costs_of, read_prices
     from extender.plan.source import ClusterSource
@@ -67,17 +73,27 @@ def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
 
     prices = read_prices(args.prices) if args.prices else None
     measured = measured_use(args.prometheus, args.window, 0.95) if args.prometheus else {}
-    cluster, settings, dump = cluster_args.source_with_settings(args, settings)
-    cluster.may_lack_pods = True  # then their GPUs are not readable
-    events = [event for batch in cluster.list_once() for event in batch]
-    source = ClusterSource(cluster_args.short_name(args), events, settings)
-    state = source.state()
+    now, settings, dump = cluster_args.source_with_settings(args, settings)
+    now.read_for_audit()
+
+    def surveyed(cluster: Source) -> tuple[ClusterSource, Mender, GpuUse]:
+        events = [event for batch in cluster.list_once() for event in batch]
+        source = ClusterSource(cluster_args.short_name(args), events, settings)
+        source.add_unmade_pods(state := source.state())
+        mender = Mender(source, state, measured, args.prometheus)
+        return source, mender, mender.with_use(asyncio.run(gpu_use(state, CensusTaker(state))))
+
+    earlier = None
+    if args.before:
+        before, _, use = surveyed(cluster := cluster_args.snapshot_source([args.before]))
+        at = cluster_args.moment(cluster, before.pods(), cluster.dump)
+        earlier = Earlier(at, use.by_step())
+    source, mender, use = surveyed(now)
+    at, state = cluster_args.moment(now, source.pods(), dump), mender.state
     costs = costs_of(prices, filter(None, state.fleet.specs), source.nodes()) if prices else NO_COSTS
-    mender = Mender(source, state, measured, args.prometheus)
-    use = mender.with_use(asyncio.run(gpu_use(state, CensusTaker(state))))
     mends = dict(mender.mends(use, show_progress))
-    now = cluster_args.moment(cluster, state.pods.values(), dump)
-    return audit(state, source.name, now, use, mends, args.by, costs)
+    bill = daily_bill(source, at, show_progress) if args.bill else None
+    return audit(state, source.name, at, use, mends, args.by, costs, earlier, bill)
 
 
 def _rendered(found: Audit, output: str) -> str:

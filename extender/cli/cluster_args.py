@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from extender.source.apiserver import KubeSource
     from extender.source.interface import Source
     from extender.source.rest import RestClient
+    from extender.source.snapshot import SnapshotSource
     from extender.source.state_dump import Header
     from extender.source.stowage_service import StowageService
 
@@ -158,11 +159,11 @@ def source_of(args: argparse.Namespace) -> Source:
     Raises ``SourceError`` if it is unusable or does not exist.
     """
     if args.snapshot:
-        return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
+        return snapshot_source(args.snapshot)
     if args.example:
         from extender.data import CLUSTER
 
-        return _snapshot_source([CLUSTER], "the bundled example")
+        return snapshot_source([CLUSTER], "the bundled example")
     if url := getattr(args, "url", None):
         return _known_at(url, args.token_file)
     if (live := _live(args)) is not None:
@@ -319,7 +320,8 @@ def _live(args: argparse.Namespace) -> KubeSource | None:
     return from_kubeconfig(default, context=args.context) if default.exists() else None
 
 
-def _snapshot_source(paths: Sequence[Path], name: str) -> Source:
+def snapshot_source(paths: Sequence[Path], name: str = "") -> SnapshotSource:
+    """The cluster in these files."""
     from extender.source.snapshot import SnapshotSource, read
 
-    return SnapshotSource(read(paths), name)
+    return SnapshotSource(read(paths), name or ", ".join(map(str, paths)))

@@ -131,11 +131,12 @@ class EndCosts:
             self.results[basis, part, "held" if self.clock() <= by else "missed"] += 1
 
     def apply_job(self, event: Event) -> None:
-        """Apply an event of a Job. One without a limit is not kept."""
+        """Apply an event of a Job or ReplicaSet. One without a limit is not kept."""
         match event:
-            case Upserted(Job() as job) if not (math.isfinite(job.longest) or job.problem):
+            case Upserted(Job(kind="Job") as job) if not (math.isfinite(job.longest) or job.problem):
                 event = Deleted("Job", job.key)
-        take_in(event, self.jobs)
+        if event.kind == "Job":
+            take_in(event, self.jobs)
 
     def _limit(self, pod: Pod) -> float:
         """The maximum run time of a pod, in seconds from its start."""

@@ -159,7 +159,7 @@ class State:
                     note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
                     self.sync_nodes(self._apply(event))
                     self.end_costs.apply(event)
-                case "Job":
+                case "Job" | "ReplicaSet":
                     self.end_costs.apply_job(event)
                 case kind if (table := self._tables.get(kind)) is not None:
                     table.apply(event)

@@ -28,6 +28,7 @@ from extender.inventory.node_state import is_down
 from extender.k8s.mig_change import NodeLayout
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Node, Pod
+from extender.k8s.resource_slices import DeviceId
 from extender.protocol.node_names import NodeNames
 from extender.trial.cluster_pods import reserves_only
 from extender.trial.mig_search import candidate, gpus_asked, possible_layouts
@@ -42,6 +43,7 @@ from packing.model.request import Request
 
 _KINDS = 128
 """Kinds of pending pods that are evaluated, those of the highest priority: each costs a filter request."""
+_NO_NUMBER = "without a known number of GPUs"
 _LEAST = 1e-6
 """GPUs below which a fraction is a rounding error."""
 _AT_ONCE = 20
@@ -354,16 +356,16 @@ async def _demands(state: State, nodes: Mapping[str, int], rows: int) -> tuple[l
     layouts = _Layouts(state, {name for name in asked if name.startswith(MIG_PREFIX)})
     async for pod in with_turns(pods, _AT_ONCE):
         request = requests[pod.key]
-        if request is None or gpus_asked_by(state, request) <= _LEAST:
-            skipped["without a known number of GPUs"] += 1
+        if request is None:
+            skipped[_NO_NUMBER] += 1
             continue
         rules = pod.scheduling_constraints, pod.volume_claims, bool(pod.gates)
         kind = request, pod.spec, rules, pod.key if pod.depends_on_pods else ""
         if kind not in kinds:
             is_evaluated = len(kinds) < _KINDS
             kinds[kind] = await _demand(state, pod, request, nodes, rows, layouts) if is_evaluated else None
-        if (known := kinds[kind]) is None:
-            skipped[f"beyond the first {_KINDS} kinds of pods"] += 1
+        if (known := kinds[kind]) is None or known.gpus <= _LEAST:
+            skipped[_NO_NUMBER if known else f"beyond the first {_KINDS} kinds of pods"] += 1
             continue
         gang = state.gangs.gang_of(pod) if state.gang_check else None
         together = (gang.key, kind) if gang and gang.to_place > 1 else pod.key
@@ -395,10 +397,16 @@ async def _demand(
     codes = evaluation.codes
     known = hosts_when_empty(state, state.fleet, evaluation) | evaluation.certain
     found = np.where(known, _OBSTACLES[codes], np.int8(Obstacle.OTHER)).tolist()
+    claimed = 0.0
     async for index, (name, row) in with_turns(enumerate(nodes.items()), _AT_ONCE):
         obstacle, why[row], node = found[index], Reason(int(codes[index])).text, state.nodes.get(name)
         if node is None:
             continue
+        if evaluation.forecasts:
+            forecast = evaluation.forecasts[index]
+            claimed = max(claimed, _gpus_among(state, node, forecast.devices))
+            if forecast.problem:
+                why[row], obstacle = forecast.problem, Obstacle.OTHER
         if codes[index] in _BY_LAYOUT and layouts.could_serve(node, request):
             obstacle = Obstacle.MIG_LAYOUT
         if rejection := candidates.rejection(node):
@@ -411,8 +419,15 @@ async def _demand(
             alone = obstacle <= Obstacle.CPU_OR_MEMORY and lack.asked <= lack.total
             obstacle = Obstacle.CPU_OR_MEMORY if alone else Obstacle.OTHER
         obstacles[row] = obstacle
-    size = gpus_asked_by(state, request)
+    size = gpus_asked_by(state, request) + claimed
     return Demand(pod.key, size, request.cpu_milli, request.memory_bytes, obstacles, why, held)
+
+
+def _gpus_among(state: State, node: Node, devices: Sequence[DeviceId]) -> float:
+    """The GPUs, or fractions of them, among DRA devices of a node."""
+    on_node = state.devices.on_node(node.name, node.labels)
+    gpus = on_node.gpus().items() if devices else ()
+    return sum(fraction for index, (_, fraction, _) in gpus if on_node.device_id(index) in devices)
 
 
 class _Layouts:

@@ -46,13 +46,13 @@ from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.affinity import integer
+from extender.k8s.job_kinds import SUSPENDED, USED_UP
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
-from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import clock_text, listed, many
 from extender.verbs.gang_fit import must_wait
@@ -461,6 +461,8 @@ def gates_said(pod: Pod) -> Said | None:
         return None
     if pod.gates == (SUSPENDED,):
         return Word.SUSPENDED(gate=SUSPENDED)
+    if pod.gates[:1] == (USED_UP,):
+        return Word.NOT_CREATED(quota=" ".join(pod.gates))
     meanings = ((gate, GATES.get(gate)) for gate in pod.gates)
     named = [shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings]
     return Word.GATED(s="s" * (len(named) > 1), gates=listed(named, _NAMED_GATES))

@@ -169,6 +169,7 @@ class Word(Enum):
     ALIGNED_NOW = "The node could align it now: its report has changed, or was late"
     FREE_BY_NUMA = ": free by NUMA node {free}"
     SUSPENDED = "its workload is suspended ({gate})"
+    NOT_CREATED = "not created: {quota} is used up"
     GATED = "held by the scheduling gate{s} {gates}"
     HELD = "{held}; once released: {why}"
     NO_CALL = "no call for it: the pod is {gates}"

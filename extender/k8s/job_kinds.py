@@ -10,17 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from extender.k8s.manifest import Int, Manifest, Unreadable, is_large, unix_seconds
-from extender.k8s.objects import Job, JobKind, JobTemplate, PodGroup, Stage
+from extender.k8s.objects import Job, JobKind, JobTemplate, PodGroup, ReplicaSet, Stage
 from extender.k8s.pod_manifest import PodManifest, time_limit
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
 from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
 
+SUSPENDED = "spec.suspend: true"
+"""Added to the gates of a pod whose workload is suspended."""
+USED_UP = "ResourceQuota"
+"""The first gate of a pod that is not created, before its quota."""
+KUEUE_QUEUE, KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
+"""Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
 _Fields = dict[str, Any]
 
 
@@ -166,6 +173,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
             stages=size.stages,
             templates=tuple(_templates(spec, namespace)),
             longest=_longest(spec),
+            is_suspended=is_suspended(spec),
         )
 
 
@@ -189,6 +197,60 @@ class TimedJobManifest(Manifest, frozen=True, gc=False):
         metadata, started = self.metadata, unix_seconds(self.status.startTime) * (not self.spec.suspend)
         limit = time_limit(self.spec.activeDeadlineSeconds, metadata.labels)
         return Job(metadata.namespace_or_default, metadata.name, metadata.uid, started, *limit)
+
+
+class _Amounts(_TimeLimit, frozen=True, gc=False):
+    parallelism: Int | None = None
+    completions: Int | None = None
+    replicas: Int | None = None
+    template: Any = None
+
+
+class _Condition(Struct, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+
+
+class _Made(_Start, frozen=True, gc=False):
+    active: Int | None = None
+    succeeded: Int | None = None
+    replicas: Int | None = None
+    conditions: tuple[_Condition, ...] = ()
+
+
+class PodOwnerManifest(TimedJobManifest, frozen=True, gc=False):
+    """A Job or ReplicaSet with the pods that it has not created (k8s.io/api v0.37.1, ``batch/v1/types.go``,
+    ``apps/v1/types.go``)."""
+
+    kind: str = ""
+    spec: _Amounts = _Amounts()
+    status: _Made = _Made()
+
+    def record(self) -> Job:
+        job, spec, status = super().record(), self.spec, self.status
+        at_once, has_ended = spec.parallelism or 1, {"Complete", "Failed"}
+        if spec.completions is not None:
+            at_once = min(at_once, spec.completions - (status.succeeded or 0))
+        wanted = at_once if spec.replicas is None else spec.replicas
+        missing = min(wanted - (status.active or status.replicas or 0), GANG_MEMBERS)
+        made = any(of.type in has_ended and of.status == "True" for of in status.conditions)
+        templates = [] if made or missing < 1 else _templates({"template": spec.template}, job.namespace)
+        if not templates:
+            return job
+        gate = (KUEUE_GATE if KUEUE_QUEUE in self.metadata.labels else SUSPENDED,) if spec.suspend else ()
+        pod = templates[0].pod
+        return replace(job, unmade=JobTemplate(replace(pod, gates=pod.gates or gate), missing))
+
+
+class ReplicaSetManifest(PodOwnerManifest, frozen=True, gc=False):
+    def record(self) -> ReplicaSet:
+        job = super().record()
+        return ReplicaSet(job.namespace, job.name, job.uid, problem=job.problem, unmade=job.unmade)
+
+
+def is_suspended(spec: _Fields) -> bool:
+    """Whether a workload creates no pods at present: ``spec`` of a Job, or of one of Kubeflow."""
+    return True in (spec.get("suspend"), as_map(spec.get("runPolicy")).get("suspend"))
 
 
 def _longest(spec: _Fields) -> float:

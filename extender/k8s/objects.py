@@ -52,6 +52,7 @@ Kind: TypeAlias = (
         "Device",
         "ConfigMap",
         "Job",
+        "ReplicaSet",
         "PriorityClass",
         "PodDisruptionBudget",
         "NodeResourceTopology",
@@ -391,6 +392,7 @@ class PodGroup(Namespaced):
     longest: float = math.inf
     priority: int | None = None
     never_preempts: bool = False
+    is_suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +400,7 @@ class Job(Namespaced):
     """The time limit of a Job of Kubernetes: ``longest`` seconds after ``started`` its pods are deleted,
     infinite for none; ``limit`` is the field that sets this. ``started``: Unix seconds; 0 before its
     controller creates pods, and while it is suspended: it starts anew. ``problem``: its unreadable part, ""
-    for none."""
+    for none. ``unmade``: the pods that it has not created, gated if it is suspended; read for audits only."""
 
     kind: ClassVar[Literal["Job"]] = "Job"
     namespace: str
@@ -408,6 +410,14 @@ class Job(Namespaced):
     longest: float = math.inf
     limit: str = ""
     problem: str = ""
+    unmade: JobTemplate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSet(Job):
+    """The same of a ReplicaSet, which has no time limit."""
+
+    kind: ClassVar[Literal["ReplicaSet"]] = "ReplicaSet"  # type: ignore[assignment]
 
 
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:

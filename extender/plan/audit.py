@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.explain.gpu_use import HELD, NO_WASTE, TITLES, GpuUse, Part, Step, gpus_by_step
+from extender.plan.bill import Bill
 from extender.plan.mends import Mend
 from extender.plan.prices import NodeCosts
 from extender.untrusted.limits import KEY, shorten
@@ -59,6 +60,18 @@ class GpuSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """GPUs by step at an earlier moment (Unix seconds)."""
+
+    at: float
+    steps: Mapping[Step, float]
+
+    @property
+    def wasted(self) -> float:
+        return sum(gpus for step, gpus in self.steps.items() if step not in NO_WASTE)
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """``steps`` add up to the ``installed`` GPUs. ``at``: Unix seconds. ``by``: what ``groups`` are.
     ``wasted``, ``gpu_hours`` and ``cost`` are those of all waste."""
@@ -75,6 +88,8 @@ class Audit:
     groups: tuple[GpuSums, ...]
     nodes: tuple[GpuSums, ...]
     notes: tuple[str, ...]
+    before: Earlier | None = None
+    bill: Bill | None = None
 
     @property
     def wastes(self) -> list[StepLine]:
@@ -83,7 +98,15 @@ class Audit:
 
 
 def audit(
-    state: State, name: str, at: float, use: GpuUse, mends: Mapping[Step, Mend], by: str, costs: NodeCosts
+    state: State,
+    name: str,
+    at: float,
+    use: GpuUse,
+    mends: Mapping[Step, Mend],
+    by: str,
+    costs: NodeCosts,
+    before: Earlier | None = None,
+    bill: Bill | None = None,
 ) -> Audit:
     """The sums of a ``use``, with the ``mends`` of its steps."""
     nodes, groups = defaultdict[str, list[Part]](list), defaultdict[str, list[Part]](list)
@@ -120,6 +143,8 @@ def audit(
         tuple(sorted((group(*found) for found in groups.items()), key=lambda found: -found.wasted)),
         tuple(group(node, parts, _pool(state, node)) for node, parts in sorted(nodes.items())),
         (*use.notes, *filter(None, [costs.note()])),
+        before,
+        bill,
     )
 
 

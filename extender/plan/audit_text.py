@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from string import Template
@@ -11,6 +11,7 @@ from string import Template
 from extender.data import CLUSTER
 from extender.explain.gpu_use import NO_WASTE, TITLES, Step
 from extender.plan.audit import Audit, GpuSums, StepLine, Worst
+from extender.plan.bill import COMPARED, Bill
 from extender.untrusted.visible import columns, joined, listed, many, visible, wrapped
 
 _BAR, _GROUPS, _PRINTED = 24, 12, 4
@@ -31,23 +32,36 @@ _COLORS: Mapping[str, tuple[str, Sequence[Step]]] = {
     "unread": ("not readable", (Step.NOT_READABLE,)),
 }
 """Colors of the page, each with its meaning and its steps."""
+_SCORING = {
+    "": "as it happened",
+    **dict(
+        zip(
+            COMPARED,
+            ("kube-scheduler, least allocated", "kube-scheduler, most allocated", "Stowage"),
+            strict=True,
+        )
+    ),
+}
 _COLOR_OF = {step: color for color, (_, steps) in _COLORS.items() for step in steps}
 
 
 def as_text(audit: Audit, width: int = 0) -> str:
     """The audit in lines of this width, 0 for unlimited: the waterfall, then the largest waste first."""
-    rows = [("installed", _number(audit.installed), "#" * _BAR, "", "")]
+    rows = [("installed", _number(audit.installed), "#" * _BAR, "", "", "")]
     for line, start, part in _waterfall(audit):
         first, size = round(_BAR * start), max(round(_BAR * part), 1)
         bar = "." * min(first, _BAR - size) + "#" * size
-        rows.append((line.title, _number(line.gpus), bar, *_amounts(audit, line)))
-    lines = [*wrapped(_headline(audit), width), "", *columns(rows, right=(1, 3, 4), width=width)]
+        rows.append((line.title, _number(line.gpus), bar, *_amounts(audit, line), _change(audit, line)))
+    lines = [*wrapped(_headline(audit), width), "", *columns(rows, right=(1, 3, 4, 5), width=width)]
     for place, line in enumerate(audit.wastes, 1):
         lines += ["", f"{place}. {_gpus(line.gpus)} {line.title}"]
         mend = (f"{_verb(line)}: {line.mend.command}", _promise(line)) if line.mend else ()
         texts = *filter(None, mend), *(f"{_number(worst.gpus):>5}  {text}" for worst, text in _worst(line))
         lines += [f"   {text}" for part in texts for text in wrapped(part, width and width - 3)]
     lines += ["", *columns([*_groups(audit)], right=(1, 2), width=width), ""]
+    if audit.bill:
+        bill = columns([*_bill_rows(audit.bill)], right=range(1, 5), width=width)
+        lines += [*wrapped(_bill_text(audit.bill), width), *bill, ""]
     return joined([*lines, *(text for note in _notes(audit) for text in wrapped(note, width))]).rstrip()
 
 
@@ -62,7 +76,20 @@ def _headline(audit: Audit) -> str:
     share, cost = 100 * audit.wasted / max(audit.installed, 1), _money(audit.cost, audit.currency)
     hours = " and ".join(filter(None, (f"{audit.gpu_hours:,.0f} GPU-hours", cost)))
     wasted = f"{_number(audit.wasted)} of {_gpus(audit.installed)} wasted ({share:.0f} %)"
-    return f"{audit.name}: {wasted}. A month like this moment: {hours}."
+    return f"{audit.name}: {wasted}.{_since(audit)} A month like this moment: {hours}."
+
+
+def _since(audit: Audit) -> str:
+    """The waste since the earlier audit, "" without one: as if it had changed evenly."""
+    if not (before := audit.before):
+        return ""
+    hours = (audit.wasted + before.wasted) / 2 * (audit.at - before.at) / 3600
+    return f" Since {_moment(before.at)}: {audit.wasted - before.wasted:+,.1f} GPUs; {hours:,.0f} GPU-hours."
+
+
+def _change(audit: Audit, line: StepLine) -> str:
+    change = round(line.gpus - audit.before.steps[line.step], 1) if audit.before else 0.0
+    return f"{change:+,.1f}".removesuffix(".0") if change else ""
 
 
 def _waterfall(audit: Audit) -> Iterator[tuple[StepLine, float, float]]:
@@ -84,8 +111,9 @@ def _promise(line: StepLine) -> str:
         return ""
     starts = line.mend.starts
     pods = f"; {many(len(starts), 'pending pod')} can start: {listed(starts, 3)}" if starts else ""
-    frees = _gpus(line.mend.frees) if line.mend.frees else "nothing today"
-    frees = f"nodes with {frees} could be removed" if line.step is Step.IDLE else f"frees {frees}"
+    frees = f"frees {_gpus(line.mend.frees)}" if line.mend.frees else "frees nothing today"
+    if line.step is Step.IDLE:
+        frees = f"nodes with {_gpus(line.mend.frees)} could be removed"
     return f"tried on a copy: {frees}{pods}"
 
 
@@ -99,6 +127,7 @@ def _notes(audit: Audit) -> Iterator[str]:
         if line.mend and not line.wasted:
             yield f"{_number(line.gpus)} {line.title}: see {line.mend.command}"
     yield from (f"Not counted: {note}" for note in audit.notes)
+    yield from (f"Not replayed: {note}" for note in (audit.bill.notes if audit.bill else ()))
 
 
 def _worst(line: StepLine) -> Iterator[tuple[Worst, str]]:
@@ -113,6 +142,31 @@ def _groups(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
         yield group.name or "(none)", _number(group.gpus), _number(group.wasted), most
     if (more := len(audit.groups) - _GROUPS) > 0:
         yield f"and {more} more", "", "", "-o json has all"
+
+
+def _bill_text(bill: Bill) -> str:
+    """Whether other scoring would have let jobs start earlier."""
+    hours, jobs = f"{(bill.until - bill.since) / 3600:.0f} hours", many(bill.jobs, "job")
+    default, last = bill.lines[1], bill.lines[-1]
+    if (saved := default.waited - last.waited) < 1 or not last.earlier:
+        gain = "With Stowage, none would have started earlier than with kube-scheduler's default"
+    else:
+        gain = (
+            f"With Stowage, {last.earlier} would have started earlier than with kube-scheduler's default, "
+            f"{last.later} later, and pods would have been pending for {saved:,.0f} GPU-hours less"
+        )
+    return f"The last {hours}, replayed: {jobs}. {gain}."
+
+
+def _bill_rows(bill: Bill) -> Iterator[tuple[str, str, str, str, str]]:
+    yield "SCORING", "GPU-HOURS USED", "GPU-HOURS PENDING", "JOBS EARLIER", "LATER"
+    for line in bill.lines:
+        starts = ("", "") if line.policy in ("", COMPARED[0]) else (str(line.earlier), str(line.later))
+        yield _SCORING[line.policy], f"{line.used:,.1f}", f"{line.waited:,.1f}", *starts
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _number(amount: float) -> str:
@@ -130,22 +184,29 @@ def _money(amount: float | None, currency: str) -> str:
 def as_html(audit: Audit) -> str:
     """The page. The texts between the tags pass ``_safe``."""
     page = Template(CLUSTER.with_name("audit.html").read_text(encoding="utf-8"))
-    moment = datetime.fromtimestamp(audit.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     result, _, month = _headline(audit).removeprefix(f"{audit.name}: ").partition(". ")
-    shown = [_COLOR_OF[line.step] for line, *_ in _waterfall(audit)]
+    bill, shown = audit.bill, [_COLOR_OF[line.step] for line, *_ in _waterfall(audit)]
     return page.substitute(
         name=_safe(audit.name),
         headline=_safe(result),
-        month=_safe(f"{month} {moment}"),
+        month=_safe(f"{month} {_moment(audit.at)}"),
         steps="".join(_steps(audit)),
         wastes="".join(_waste(place, line) for place, line in enumerate(audit.wastes, 1)),
         cell=next(size for most, size in _CELLS if len(audit.nodes) <= most),
         map="".join(_map(audit.nodes)),
         key="".join(f"<span>{_square(f'var(--{c})')}{_COLORS[c][0]}</span>" for c in _COLORS if c in shown),
         by=audit.by,
-        groups="".join(f"<tr>{''.join(f'<td>{_safe(c)}</td>' for c in row)}</tr>" for row in _groups(audit)),
+        groups=_table(_groups(audit)),
+        bill=f"<section><h2>{_safe(_bill_text(bill))}</h2>{_table(_bill_rows(bill))}</section>"
+        if bill
+        else "",
         notes="<br>".join(map(_safe, _notes(audit))),
     )
+
+
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    cells = ("".join(f"<td>{_safe(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _safe(text: str) -> str:

@@ -183,7 +183,7 @@ def _declared(pod: Pod) -> Use:
 
 def _placed(trial: Trial, candidate: SliceMove, slices: Mapping[Slice, Flags], margin: float) -> SliceMove:
     """The candidate, moved to the least valuable slice that is free now, if any."""
-    now, before, item = trial.savepoint(), trial.figures().whole, candidate.item
+    now, item = trial.savepoint(), candidate.item
     home, own = trial.fleet.specs[item.home], float(trial.fleet.arrays.gpu_value[item.home])
     assert home is not None
     enough = list[tuple[float, Slice, tuple[float, float]]]()
@@ -191,6 +191,7 @@ def _placed(trial: Trial, candidate: SliceMove, slices: Mapping[Slice, Flags], m
         if (part := _part_of(size, candidate.use, home, margin)) is not None:
             enough.append((size.value * (max(part) if size.is_shared else 1.0), size, part))
     enough = sorted((fit for fit in enough if fit[0] < own), key=lambda fit: (fit[0], fit[1].memory_mib))
+    before = trial.figures().whole if enough else 0
     for _, size, part in enough:
         asking = _asking_for(item.pod, size, part)
         trial.leave(item)

@@ -32,7 +32,14 @@ from extender.source.rest import (
     time_to_write,
 )
 from extender.source.shard import Shard
-from extender.source.watched_kinds import ALWAYS_AWAITED, WATCHED_KINDS, WatchedKind, mig_layouts
+from extender.source.watched_kinds import (
+    ALWAYS_AWAITED,
+    KINDS_IN_FILES,
+    OF_UNMADE_PODS,
+    WATCHED_KINDS,
+    WatchedKind,
+    mig_layouts,
+)
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # not a set: it would call the enum's Python hash
@@ -54,6 +61,7 @@ class KubeSource(Source):
         self._shard: Shard | None = None
         self._backlog = NO_BACKLOG
         self._stopping = threading.Event()
+        self._may_lack_pods = False
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
         return Reflector(watched, self.rest.stream, self.rest.timeouts)
@@ -110,7 +118,7 @@ class KubeSource(Source):
                 events = listed.result()
                 yield self._shard.select(events) if self._shard else events
             except (*NO_ANSWER, Refused, ProtocolError) as error:
-                may_lack = self.may_lack_pods and reflector.kind == "Pod" and isinstance(error, Refused)
+                may_lack = self._may_lack_pods and reflector.kind == "Pod" and isinstance(error, Refused)
                 if reflector.kind in ALWAYS_AWAITED and not may_lack:
                     problem = str(error).rsplit(": ", 1)[-1].rstrip(")'")
                     raise Unavailable(f"{self.describe()}: {reflector.resource}: {problem}") from None
@@ -119,6 +127,11 @@ class KubeSource(Source):
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         self._reflectors["ConfigMap"] = self._reflector(mig_layouts(namespace, name))
+
+    def read_for_audit(self) -> None:
+        self._may_lack_pods = True
+        for kind in OF_UNMADE_PODS:
+            self._reflectors[kind] = self._reflector(KINDS_IN_FILES[kind])
 
     def stop(self) -> None:
         self._stopping.set()

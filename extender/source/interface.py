@@ -80,8 +80,6 @@ class Source(Protocol):
 
     has_other_readers: bool = False
     """Whether other instances of Stowage may serve the same cluster."""
-    may_lack_pods: bool = False
-    """Whether ``list_once`` goes on, with ``Unlisted``, if it may not list the pods of all namespaces."""
 
     def start(
         self, apply: Apply, backlog: Backlog = NO_BACKLOG, background: Background | None = None
@@ -96,6 +94,11 @@ class Source(Protocol):
     def list_once(self) -> Iterable[Sequence[Event]]:
         """All current objects of each kind, in one attempt; call it instead of ``start``. Raises
         ``Unavailable``, but not for optional kinds."""
+
+    def read_for_audit(self) -> None:
+        """Make ``list_once`` also list ``OF_UNMADE_PODS``, and go on, with ``Unlisted``, if it may not list
+        the pods of all namespaces."""
+        return None
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Bind the pod of this UID to a node and annotate it, atomically. Raises ``BindError``."""

@@ -24,7 +24,7 @@ from extender.k8s.objects import Event, Listed, Unlisted
 from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Answer, Refused, Timeouts
-from extender.source.watched_kinds import UNKNOWN, WatchedKind
+from extender.source.watched_kinds import OF_UNMADE_PODS, UNKNOWN, WatchedKind
 from extender.untrusted.limits import shorten
 from extender.untrusted.visible import visible
 
@@ -183,7 +183,8 @@ class Reflector:
     def unlisted(self, why: str = "") -> Unlisted:
         """That the kind counts as unknown: why, or else why the last attempt failed."""
         why = visible(shorten(why or self._problem or "no complete list has arrived"))
-        return Unlisted(self.kind, self._watched.full_resource, why, UNKNOWN.get(self.kind, ""))
+        effect = UNKNOWN.get(self.kind, OF_UNMADE_PODS.get(self.kind, ""))
+        return Unlisted(self.kind, self._watched.full_resource, why, effect)
 
     def start(self, apply: Apply, background: Background, backlog: Backlog = NO_BACKLOG) -> None:
         """Start the thread, which delivers events to ``apply`` while the ``backlog`` has room for them. No

@@ -94,7 +94,8 @@ def read(paths: Iterable[Path]) -> Snapshot:
 
 def moment_of(pods: Iterable[Pod]) -> float:
     """The earliest time at which a snapshot with these pods can be taken, in Unix seconds."""
-    return max((max(pod.created, pod.started, pod.disrupted, pod.deleted) for pod in pods), default=0.0)
+    times = (max(pod.created, pod.started, pod.disrupted, pod.deleted, pod.finished) for pod in pods)
+    return max(times, default=0.0)
 
 
 class SnapshotSource(Source):

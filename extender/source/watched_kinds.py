@@ -29,7 +29,13 @@ from extender.k8s.eviction_objects import (
     PriorityClass,
     PriorityClassManifest,
 )
-from extender.k8s.job_kinds import JOB_KINDS, JobManifest, TimedJobManifest
+from extender.k8s.job_kinds import (
+    JOB_KINDS,
+    JobManifest,
+    PodOwnerManifest,
+    ReplicaSetManifest,
+    TimedJobManifest,
+)
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
@@ -158,9 +164,16 @@ KINDS_IN_FILES: Mapping[str, WatchedKind] = {
     **{row.kind: row for row in _ROWS},  # "PodGroup" reads the apiVersion
     "Workload": next(row for row in _ROWS if row.kind == "KueueWorkload"),
     "ConfigMap": WatchedKind("ConfigMap", "", MigLayoutsManifest),
-    "ResourceQuota": WatchedKind("ResourceQuota", "", ResourceQuotaManifest),
+    "ResourceQuota": WatchedKind("ResourceQuota", "/api/v1/resourcequotas", ResourceQuotaManifest),
+    "Job": WatchedKind("Job", "/apis/batch/v1/jobs", PodOwnerManifest),
+    "ReplicaSet": WatchedKind("ReplicaSet", "/apis/apps/v1/replicasets", ReplicaSetManifest),
 }
 """All kinds that a snapshot may contain."""
+OF_UNMADE_PODS: Mapping[Kind, str] = dict.fromkeys(
+    ("Job", "ReplicaSet", "ResourceQuota"), "pods that are not created are not counted"
+)
+"""Kinds that tell which pods are not created, and the effect if they cannot be listed. Only ``stowage audit``
+reads all of them."""
 
 
 def mig_layouts(namespace: str, name: str) -> WatchedKind:

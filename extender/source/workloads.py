@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from extender.k8s.job_kinds import JOB_KINDS
+from extender.k8s.job_kinds import JOB_KINDS, KUEUE_GATE, KUEUE_QUEUE, SUSPENDED, is_suspended
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -21,12 +21,8 @@ from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, quoted, shorten
 
-SUSPENDED = "spec.suspend: true"
-"""Added to the gates of a pod whose workload is suspended."""
 _RAY_CLUSTERS = ("rayClusterSpec", "rayClusterConfig")
 """Fields of a RayJob and a RayService with a RayCluster's spec."""
-_KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
-"""Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
 _BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
 """Kinds whose pods belong to intermediate objects, whose names begin with the name of their owner."""
 
@@ -161,11 +157,11 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
 
 def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
     """The pod with the gates of the object, unless it has its own."""
-    spec, gates = as_map(obj.get("spec")), pod.gates
-    if spec.get("suspend") is True or as_map(spec.get("runPolicy")).get("suspend") is True:
+    gates = pod.gates
+    if is_suspended(as_map(obj.get("spec"))):
         gates = gates or (SUSPENDED,)
-    elif _KUEUE_QUEUE in as_map(as_map(obj.get("metadata")).get("labels")):
-        gates = gates or (_KUEUE_GATE,)
+    elif KUEUE_QUEUE in as_map(as_map(obj.get("metadata")).get("labels")):
+        gates = gates or (KUEUE_GATE,)
     return replace(pod, gates=gates)
 
 

@@ -172,8 +172,13 @@ def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
         if pod.spec.claims or not request.wants_gpu:
             trial.unplanned[pod.key] = FROM_SLICES
         else:
-            rows = permitted.rows_that_accept(pod)
-            if pod.scheduling_constraints.affinity:
-                rows, far = rows.copy(), PodConflicts(state, pod).far
-                rows[[row for name, row in state.fleet.rows.items() if far(state.nodes[name])]] = False
-            trial.waiting.append(Item(pod.key, request, rows, pod))
+            trial.waiting.append(pending_item(state, pod, request, permitted))
+
+
+def pending_item(state: State, pod: Pod, request: Request, permitted: PermittedRows) -> Item:
+    """A pending pod, with the nodes that its rules allow."""
+    rows = permitted.rows_that_accept(pod)
+    if pod.scheduling_constraints.affinity:
+        rows, far = rows.copy(), PodConflicts(state, pod).far
+        rows[[row for name, row in state.fleet.rows.items() if far(state.nodes[name])]] = False
+    return Item(pod.key, request, rows, pod)

@@ -9,7 +9,7 @@ undone.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -236,8 +236,9 @@ class Trial:
             except RequestError:
                 return False
             pod = replace(pod, annotations={**pod.annotations, **assignment})
+        pending = self.state.pods.get(item.key)
         self._show(item, pod, placement)
-        self._undo.append(partial(self._hide, item))
+        self._undo.append(partial(self._hide, item, pending))
         return True
 
     def _show(self, item: Item, pod: Pod, placement: Placement | None) -> None:
@@ -266,12 +267,12 @@ class Trial:
         self._hide(item)
         self._undo.append(partial(self._show, item, *shown))
 
-    def _hide(self, item: Item) -> None:
-        """Let the state see that the pod is gone."""
+    def _hide(self, item: Item, pending: Pod | None = None) -> None:
+        """Let the state see that the pod is gone, or pending again."""
         held = self.held.pop(item.key)
         self._keys_on[held.row].remove(item.key)
         self._placements.pop(item.key, None)
-        self.state.apply([Deleted("Pod", item.key)])
+        self.state.apply([Deleted("Pod", item.key), *([Upserted(pending)] if pending else [])])
         self.others.take(item.pod, held.row, -1)
 
     def relocate(self, items: Iterable[Item], place: Callable[[Item], bool] | None = None) -> Item | None:
@@ -353,10 +354,11 @@ class Trial:
         self.movable |= {item.key: item for item in placed}
         return {item.key: self.node_of(item.key) for item in placed}
 
-    def starting(self) -> Iterator[None]:
-        """Place the pending pods, one per iteration. Pods equal to one that does not fit are skipped."""
+    def starting(self, among: Sequence[Item] = ()) -> Iterator[None]:
+        """Place the pending pods, or those ``among`` them, one per iteration. Pods equal to one that does not
+        fit are skipped."""
         waiting, nowhere = {item.key: item for item in self.waiting}, set[object]()
-        for item in self.waiting:
+        for item in among or self.waiting:
             kind = item.request, item.pod.spec, id(item.rows)
             if item.key in self.held or kind in nowhere:
                 continue

@@ -186,6 +186,7 @@ NOT_RUN = {
     "its short form",
     ".venv/bin/python -m tests.e2e.controlplane.build": "takes minutes; `make e2e` runs it first",
     "stowage audit --snapshot cluster.json -o html --prices prices.yaml": "tests/extender/cli/test_audit.py runs it",
+    "stowage audit --snapshot cluster.json --before last-week.json --bill": "tests/extender/cli/test_audit.py runs both",
     "uvx --from kube_stowage-0.1.0-py3-none-any.whl stowage audit": "needs uv and a cluster",
     "stowage plan slices --snapshot cluster.json --prometheus http://prometheus:9090": "needs Prometheus",
     "stowage top -w": "the same as without -w, until Ctrl-C",

@@ -14,6 +14,7 @@ from extender.cli import main as cli
 from tests.extender import apiserver
 from tests.extender.plan.clusters import GPU, node, pod
 from tests.extender.plan.test_audit import fragmented, without_cpu
+from tests.extender.plan.test_bill import DAY, ran
 
 ODD = "<script>alert(1)</script>"
 
@@ -135,7 +136,7 @@ def test_gpus_are_never_idle_for_a_user_who_may_not_list_pods(api, capsys, tmp_p
     assert sum(steps.values()) == audit["installed"] > 0
     assert ("idle" in steps) is may_list
     assert (steps == {"notReadable": audit["installed"]}) is not may_list
-    assert any("pods" in note for note in audit["notes"]) is not may_list
+    assert any(note.startswith("pods ") for note in audit["notes"]) is not may_list
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,35 @@ def test_gpus_are_never_idle_for_a_user_who_may_not_list_pods(api, capsys, tmp_p
 def test_unusable_options_are_said_in_one_line(cluster, capsys, words, message) -> None:
     assert cli.main(["audit", "--snapshot", str(cluster), *words]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_has_changed_since_an_earlier_file_is_shown(cluster, capsys, tmp_path) -> None:
+    items = json.loads(cluster.read_text())["items"]
+    earlier = tmp_path / "earlier.json"
+    left = [item for item in items if item["metadata"]["name"] != "gone"]
+    stamped = pod("old", "spare", 2) | {"status": {"phase": "Running", "startTime": "2025-12-31T22:00:00Z"}}
+    for item in left:
+        item["status"].pop("startTime", None)
+    earlier.write_text(json.dumps({"kind": "List", "items": [*left, stamped]}))
+    out = printed(capsys, "--snapshot", str(cluster), "--before", str(earlier))
+    change = "Since 2025-12-31 22:00 UTC: +6.0 GPUs; 70 GPU-hours."  # 32 and 38 GPUs for two hours
+    assert f"38 of 54 GPUs wasted (70 %). {change}" in out
+    lines = {line.split("  ")[0]: line.split()[-1] for line in out.splitlines() if line}
+    assert (lines["on closed nodes"], lines["idle: no pending pod needs them"]) == ("+4", "+2")
+    assert lines["idle: too fragmented for pending pods"] == "GPU-hours"
+
+
+def test_the_bill_of_the_last_day_is_shown(capsys, tmp_path) -> None:
+    """Two pods with one GPU are on one node each, so that one with two waits for an hour."""
+    nodes = [node(name, 2) for name in ("a", "b")]
+    pods = [ran("one", 1, 0, 0, 7_200), ran("two", 1, 60, 60, 7_200), ran("both", 2, 3_600, 7_200, 7_200)]
+    last = ran("last", 1, DAY, DAY, 60)
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": [*nodes, *pods, last]}))
+    out = printed(capsys, "--snapshot", str(path), "--bill", "-o", "wide")
+    assert "The last 24 hours, replayed: 4 jobs. With Stowage, 1 would have started earlier than with " in out
+    assert "0 later, and pods would have been pending for 2 GPU-hours less." in out
+    assert re.search(r"kube-scheduler, least allocated +8.0 +2.0\n", out)
+    assert re.search(r"Stowage +8.0 +0.0 +1 +0\n", out)
+    page = printed(capsys, "--snapshot", str(path), "--bill", "-o", "html")
+    assert "<td>Stowage</td><td>8.0</td><td>0.0</td><td>1</td><td>0</td>" in page

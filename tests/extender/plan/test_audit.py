@@ -13,6 +13,7 @@ from extender.explain.gpu_use import NO_WASTE, Step, gpu_use
 from extender.plan.audit import Audit, audit
 from extender.plan.mends import Mender
 from extender.plan.prices import NO_COSTS
+from extender.source.prometheus import Use
 from tests.extender.plan.clusters import GPU, Manifest, bad_mig_layout, node, pod, source_of
 
 TAINT = {"taints": [{"key": "dedicated", "value": "infra", "effect": "NoSchedule"}]}
@@ -129,6 +130,52 @@ def on_demand(prefix: str) -> Planted:
     return Planted([*nodes, *held], {Step.CHEAPER: 8, Step.IDLE: 8}, {Step.CHEAPER: 8})
 
 
+def job(name: str, gpus: int, **spec: Any) -> Manifest:
+    template = {"spec": pod("", gpus=gpus)["spec"]}
+    return {
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {"template": template, **spec},
+    }
+
+
+def suspended(prefix: str) -> Planted:
+    """Two Jobs, one of Kueue, and a job of Kubeflow; a Job that has ended waits for nothing."""
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(4)]
+    jobs = [job(f"{prefix}-1", 8, suspend=True), job(f"{prefix}-2", 4, suspend=True, parallelism=2)]
+    jobs[1]["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "ml"}
+    ended = job(f"{prefix}-ended", 8, suspend=True)
+    ended["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    worker = {"replicas": 1, "template": {"spec": pod("", gpus=8)["spec"]}}
+    replicas = {"runPolicy": {"suspend": True}, "pytorchReplicaSpecs": {"Worker": worker}}
+    train = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": f"{prefix}-3", "namespace": "ml"},
+        "spec": replicas,
+    }
+    return Planted([*nodes, *jobs, ended, train], {Step.GATED: 24, Step.IDLE: 8}, {Step.GATED: 24})
+
+
+def quota_used_up(prefix: str) -> Planted:
+    """A ReplicaSet and a Job whose pods the API server rejects; another team's quota has room."""
+    nodes = [node(f"{prefix}-{n}", 8) for n in range(3)]
+    serve = job(f"{prefix}-serve", 4, replicas=3) | {"kind": "ReplicaSet", "status": {"replicas": 1}}
+    train = job(f"{prefix}-train", 8, parallelism=1, completions=4) | {"status": {"succeeded": 3}}
+    free = job(f"{prefix}-free", 8, parallelism=1)
+    free["metadata"]["namespace"] = "research"
+    quotas = [
+        {
+            "kind": "ResourceQuota",
+            "metadata": {"name": "gpus", "namespace": team},
+            "spec": {"hard": {f"requests.{GPU}": "8"}},
+            "status": {"used": {f"requests.{GPU}": used}},
+        }
+        for team, used in (("ml", "8"), ("research", "0"))
+    ]
+    return Planted([*nodes, serve, train, free, *quotas], {Step.GATED: 16, Step.IDLE: 8}, {Step.GATED: 16})
+
+
 def mixed(*parts: Planted) -> Planted:
     items = [item for part in parts for item in part.items]
     waste = {step: gpus for part in parts for step, gpus in part.waste.items()}
@@ -148,6 +195,8 @@ PLANTED = {
     "gated": gated("a"),
     "reserved": reserved("a"),
     "underused": underused("a"),
+    "suspended": suspended("a"),
+    "quota used up": quota_used_up("a"),
     "on demand": on_demand("a"),
     "cordoned and fragmented": mixed(cordoned("a"), fragmented("b")),
     "CPU, a taint and broken": mixed(without_cpu("a"), tainted("b"), broken("c")),
@@ -155,10 +204,10 @@ PLANTED = {
 }
 
 
-def audited(items: list[Manifest], by: str = "team") -> Audit:
+def audited(items: list[Manifest], by: str = "team", measured: Mapping[str, Use] | None = None) -> Audit:
     source = source_of(*items)
-    state = source.state()
-    mender = Mender(source, state, {})
+    source.add_unmade_pods(state := source.state())
+    mender = Mender(source, state, measured or {})
     use = mender.with_use(asyncio.run(gpu_use(state, CensusTaker(state))))
     mends = dict(mender.mends(use, lambda what, part: None))
     return audit(state, "test", 0.0, use, mends, by, NO_COSTS)
@@ -182,3 +231,64 @@ def test_a_clean_cluster_has_no_waste() -> None:
     of_cluster = audited([*full("a", 4), pod("next", gpus=8)])
     assert of_cluster.wasted == 0
     assert {line.step for line in of_cluster.steps if line.gpus} <= set(NO_WASTE)
+
+
+def steps_of(of_cluster: Audit) -> dict[Step, float]:
+    return {line.step: line.gpus for line in of_cluster.steps if line.gpus}
+
+
+def test_replicas_that_idle_could_be_fewer_but_for_one() -> None:
+    """Of three replicas one is busy; of two idle ones one stays."""
+    owners = {"a": ("serve-7d9f", 0.9), "b": ("serve-7d9f", 0.0), "c": ("serve-7d9f", 0.002)}
+    owners |= {"d": ("lone-5c44", 0.0), "e": ("lone-5c44", 0.0)}
+    pods = [pod(name, "node-0", 1, owner="ReplicaSet") for name in owners]
+    for item in pods:
+        item["metadata"]["ownerReferences"][0]["name"] = owners[item["metadata"]["name"]][0]
+    use = {f"ml/{name}": Use(70_000.0, active) for name, (_, active) in owners.items()}
+    found = audited([node("node-0", 5), *pods], measured=use)
+    assert steps_of(found)[Step.CHEAPER] == 3
+    (mend,) = (line.mend for line in found.steps if line.step is Step.CHEAPER)
+    assert mend is not None
+    assert mend.frees == 3
+    assert "kubectl scale deployment serve --namespace ml --replicas 1" in mend.command
+    assert "kubectl scale deployment lone --namespace ml --replicas 1" in mend.command
+
+
+MIG = "nvidia.com/mig-3g.40gb"
+SLICED = {"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.product": "Tesla-T4-SHARED"}
+REPORTED_IDLE = {
+    # NVIDIA/dcgm-exporter#216: DCGM_FI_DEV_GPU_UTIL is always 0 for MIG instances
+    MIG: node("n", 2, labels={"nvidia.com/mig.strategy": "mixed"}, devices={MIG: "4"}),
+    # NVIDIA/dcgm-exporter#568: replicas of one GPU are reported with the use of another
+    GPU: node("n", 2, labels=SLICED, devices={GPU: "4"}),
+}
+
+
+@pytest.mark.parametrize("resource", REPORTED_IDLE)
+def test_fractions_of_gpus_that_exporters_report_as_idle_are_not_called_unused(resource: str) -> None:
+    pods = [pod(f"p{n}", "n", 1, resource=resource) for n in range(4)]
+    found = steps_of(
+        audited([REPORTED_IDLE[resource], *pods], measured={f"ml/p{n}": Use(3_000.0, 0.0) for n in range(4)})
+    )
+    assert found.keys() <= {Step.NOT_MEASURED, Step.IDLE, Step.TOO_FEW}
+    assert found[Step.NOT_MEASURED] == pytest.approx(4 * 3 / 7 if resource == MIG else 2, abs=0.02)
+
+
+def test_an_impossible_sample_does_not_make_more_gpus_than_there_are() -> None:
+    """NVIDIA/dcgm-exporter#418: single samples of the utilization are far above 100."""
+    found = audited([node("n", 1), pod("p", "n", 1)], measured={"ml/p": Use(2e12, 1e17)})
+    assert steps_of(found) == {Step.IN_USE: 1}
+
+
+def test_pods_without_gpus_hold_none() -> None:
+    """kubestellar/console#7020: agents on GPU nodes were counted as a GPU each."""
+    agents = [pod(f"agent-{n}", "n", 0, owner="DaemonSet") for n in range(5)]
+    assert steps_of(audited([node("n", 4), *agents])) == {Step.IDLE: 4}
+
+
+def test_virtual_gpus_of_a_plugin_make_no_gpus_of_less_than_nothing() -> None:
+    """kubecost/kubecost#1978: with aws-virtual-gpu-device-plugin the idle cost of a node was negative."""
+    virtual = node("n", 1, devices={"k8s.amazonaws.com/vgpu": "10"})
+    found = audited([virtual, *(pod(f"p{n}", "n", 3, resource="k8s.amazonaws.com/vgpu") for n in range(3))])
+    assert sum(steps_of(found).values()) == pytest.approx(found.installed)
+    assert min(steps_of(found).values()) > 0

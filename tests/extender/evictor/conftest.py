@@ -15,7 +15,7 @@ from tests.extender.evictor.replica import Replica, Start, node, pod
 
 
 @pytest.fixture(autouse=True)
-def no_event_tells_of_others(api: ApiServer) -> Iterator[None]:
+def no_event_tells_of_others(api: ApiServer, few_kinds: None) -> Iterator[None]:
     """In every test of the evictor, whatever it is about."""
     yield
     assert api.evictions.told == []

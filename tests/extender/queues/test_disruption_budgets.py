@@ -96,7 +96,7 @@ events = st.lists(
 )
 
 
-@given(events, st.lists(pods, max_size=6))
+@given(events, st.lists(pods, max_size=6, unique_by=lambda victim: victim.key))
 def test_as_the_eviction_api_after_any_events(happened: list[Event], victims: list[Pod]) -> None:
     made, known = DisruptionBudgets(), dict[str, PodDisruptionBudget]()
     for event in happened:

@@ -42,7 +42,7 @@ Start = Callable[..., Replica]
 
 
 @pytest.fixture
-def api(api: ApiServer) -> ApiServer:
+def api(api: ApiServer, few_kinds: None) -> ApiServer:
     api.put(pod("p0"))
     return api
 

@@ -70,8 +70,11 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff, "BRIEF", 0.0)
 
 
+Follow = Callable[..., tuple[KubeSource, Mirror]]
+
+
 @pytest.fixture
-def follow(api: ApiServer, tmp_path: Path, hasty: None) -> Iterator[Callable[..., tuple[KubeSource, Mirror]]]:
+def follow_all(api: ApiServer, tmp_path: Path, hasty: None) -> Iterator[Follow]:
     sources = []
 
     def start(timeouts: Timeouts = PATIENT, mirror: Mirror | None = None) -> tuple[KubeSource, Mirror]:
@@ -83,6 +86,11 @@ def follow(api: ApiServer, tmp_path: Path, hasty: None) -> Iterator[Callable[...
     yield start
     for source in sources:
         source.stop()
+
+
+@pytest.fixture
+def follow(few_kinds: None, follow_all: Follow) -> Follow:
+    return follow_all
 
 
 def caught_up(api: ApiServer, mirror: Mirror) -> bool:
@@ -378,14 +386,14 @@ def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
 
 @pytest.mark.parametrize("status", [404, 403])
 def test_a_cluster_without_the_optional_kinds_is_followed(
-    api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
+    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """One line names all kinds that are not there."""
     caplog.set_level(logging.INFO, logger="extender.source")
     optional = {kind for kind, watched in WATCHED_KINDS.items() if watched.optional}
     api.without_devices = status
     api.put(node("a"))
-    source, mirror = follow()
+    source, mirror = follow_all()
     eventually(lambda: caught_up(api, mirror) and mirror.lists.total() == 2)
     eventually(lambda: mirror.optional.total() == len(optional))
     eventually(lambda: len(caplog.records) > 0)
@@ -399,12 +407,12 @@ def test_a_cluster_without_the_optional_kinds_is_followed(
 
 
 def test_a_kind_that_was_served_is_asked_for_again_soon(
-    api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture
+    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An API server that has just started answers 403 or 404 until it has read roles and CRDs."""
     store = api.stores[DEVICES + "deviceclasses"] = Store()
     store.put({"metadata": {"name": "gpu.example.com"}})
-    _, mirror = follow()
+    _, mirror = follow_all()
     eventually(lambda: "gpu.example.com" in mirror.objects)
     del api.stores[DEVICES + "deviceclasses"]
     with caplog.at_level(logging.WARNING, logger="extender.source.reflector"):
@@ -416,7 +424,7 @@ def test_a_kind_that_was_served_is_asked_for_again_soon(
 
 
 def test_a_kind_that_a_starting_server_refuses_is_asked_for_again_soon(
-    api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture
+    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stowage starts while the API server starts, as after a power failure: 403 says nothing yet. If it did,
     Stowage would be ready without the cluster's devices, and not look for them for five minutes."""
@@ -430,7 +438,7 @@ def test_a_kind_that_a_starting_server_refuses_is_asked_for_again_soon(
             if any(isinstance(one, Listed) and one.kind == "ResourceSlice" for one in events):
                 asked.append(caplog.text.count("resourceslices: 403"))
 
-    _, mirror = follow(mirror=Asked())
+    _, mirror = follow_all(mirror=Asked())
     eventually(lambda: bool(asked))
     assert asked[0] == 2  # and a third time, which is logged later
     for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
@@ -439,14 +447,14 @@ def test_a_kind_that_a_starting_server_refuses_is_asked_for_again_soon(
     eventually(lambda: "s" in mirror.objects)
 
 
-def test_the_optional_kinds_are_followed(api: ApiServer, follow: Any) -> None:
+def test_the_optional_kinds_are_followed(api: ApiServer, follow_all: Any) -> None:
     for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
         api.stores[DEVICES + resource] = Store()
     api.stores[DEVICES + "deviceclasses"].put({"metadata": {"name": "gpu.example.com"}})
     api.stores[DEVICES + "resourceclaims"].put({"metadata": {"namespace": "ml", "name": "c"}, "spec": 7})
     api.stores[CARDS] = Store()
     api.stores[CARDS].put({"metadata": {"name": "n"}, "spec": {"devices": [{"type": "gpu", "minor": 0}]}})
-    _, mirror = follow(mirror=Mirror())
+    _, mirror = follow_all(mirror=Mirror())
     eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "ml/c", "n"})
     with api.changed:
         api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": {"driver": "d"}})

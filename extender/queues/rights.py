@@ -248,6 +248,11 @@ class EvictionRules:
         names = Counter(self._rights.queue_name(pod) for pod in victims if not pod.deleting)
         return any(count > self._left_this_hour(name) for name, count in names.items())
 
+    def of_other_queues(self, victims: Iterable[Pod]) -> int:
+        """Number of these pods that are not in the preemptor's queue; 0 if it has none."""
+        own, name = self._rights.queue_name(self.preemptor), self._rights.queue_name
+        return sum(name(pod) != own for pod in victims) if own else 0
+
     def _text(self, verdict: EvictionVerdict, victim: Pod) -> str:
         if verdict is EvictionVerdict.FORBIDDEN:
             if self._refused_among([victim]):

@@ -52,6 +52,7 @@ class EvictionPlan:
     ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: number of victims that
     violate a PodDisruptionBudget. ``room``: the policy's cost of the placement there, in GPUs; part of
     ``cost``. ``moves_to``: by the UID of a victim, the node where resources are held for its replacement.
+    ``of_others``: number of victims of other queues than the pod's.
     """
 
     node: str
@@ -61,6 +62,7 @@ class EvictionPlan:
     other_nodes: tuple[Pod, ...] = ()
     room: float = 0.0
     moves_to: Mapping[str, str] = field(default_factory=dict)
+    of_others: int = 0
 
     @property
     def to_evict(self) -> list[Pod]:
@@ -72,10 +74,10 @@ class EvictionPlan:
     def cost_text(self) -> str:
         return f"cost {', '.join(f'{part:.4g}' for part in self.cost)}"
 
-    def order(self) -> tuple[bool, tuple[float, ...], str]:
+    def order(self) -> tuple[bool, tuple[float, ...], int, str]:
         """A sort key, smallest for the best plan. No pod is evicted for a better placement if terminating
-        pods are sufficient."""
-        return bool(self.to_evict), self.cost, self.node
+        pods are sufficient. At equal cost, a queue loses its own pods."""
+        return bool(self.to_evict), self.cost, self.of_others, self.node
 
 
 def rules_for(state: State, pod: Pod, now: float, *, to_equals: bool = False) -> EvictionRules:
@@ -247,7 +249,8 @@ class _Planner:
                 and takes_another_pod(self._state, victims.node, leaving=len(victims.pods))
                 and not self._rules.exceeds_hourly_bound([*victims.pods, *victims.elsewhere])
             ):
-                plans.append(_plan(victims, room))
+                others = self._rules.of_other_queues([*victims.pods, *victims.elsewhere])
+                plans.append(_plan(victims, room, others))
         return plans, failed
 
     def _room(self, evaluation: Evaluation) -> list[float]:
@@ -258,10 +261,11 @@ class _Planner:
         return [cost - device for cost, device in zip(evaluation.cost.tolist(), devices, strict=True)]
 
 
-def _plan(found: NodeVictims, room: float) -> EvictionPlan:
+def _plan(found: NodeVictims, room: float, of_others: int) -> EvictionPlan:
     victims = sorted(found.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
-    cost = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room)
-    return EvictionPlan(found.node, tuple(victims), cost, int(found.cost[0]), found.elsewhere, room)
+    cost, violations = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room), int(found.cost[0])
+    of_node = found.node, tuple(victims), cost, violations, found.elsewhere, room
+    return EvictionPlan(*of_node, of_others=of_others)
 
 
 class _FreedClaims:

@@ -335,6 +335,9 @@ class Settings(BaseModel):
         60.0, 0, 3600, "for which room is reserved for pending members of a gang"
     )
     bind: bool = _flag(False, "whether the bind verb binds pods")
+    enforce_shares: bool = _flag(
+        False, "whether bind has the driver enforce stowage.dev/gpu-compute and gpu-memory where it can"
+    )
     volcano: bool = _flag(False, "whether to answer Volcano's extender plugin as well")
     leader_election: str | None = _object(
         "a Lease, or null: only the replica that holds it is ready and binds"

@@ -131,6 +131,7 @@ def state_of(settings: Settings, dump: Header | None = None, *, live: bool = Fal
     state.failures = policy.failures
     state.spot = settings.spot
     state.nodes.spot_marks = frozenset(settings.spot_nodes)
+    state.nodes.enforces_shares = settings.enforce_shares
     state.plain_gpu, state.plain_gpu_by_namespace = settings.plain_gpu, settings.plain_gpu_by_namespace
     by_queue = (queue.plain_gpu for queue in settings.queues.values())
     state.any_whole = "whole" in {settings.plain_gpu, *settings.plain_gpu_by_namespace.values(), *by_queue}

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.node_sets import NodeSets
+from extender.dialects.nvfractions import ENFORCED
 from extender.dialects.pod_request import writers_on
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
@@ -120,6 +121,7 @@ class NodeTable(Mapping[str, Node]):
         self.sets = NodeSets(fleet)
         self.changes = 0  # of Nodes
         self.spot_marks: Collection[str] = ()  # the setting ``spot_nodes``
+        self.enforces_shares = False  # the setting ``enforce_shares``
         self.sources: dict[str, Sources] = {}
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
@@ -297,7 +299,10 @@ class NodeTable(Mapping[str, Node]):
                     self.counted_as[name] = inventory.counted_as
                 if inventory.layout_problem:
                     self._unused_layouts[name] = inventory.layout_problem
-                self._allocations.put_node(inventory.spec)
+                spec = inventory.spec
+                if self.enforces_shares and spec.agents:
+                    spec = replace(spec, agents=spec.agents | {ENFORCED})
+                self._allocations.put_node(spec)
                 problem = inventory.problem
                 if inventory.unoffered is not None:
                     self.unoffered[name] = inventory.unoffered

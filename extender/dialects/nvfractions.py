@@ -14,7 +14,8 @@ documentation calls the annotation ``kai.scheduler/gpu-compute-sharing-mode``, i
 The agent on the node reads ``nvidia.com/container.<name>.gpus.devices``, UUIDs or indices, and the mode when
 it starts the container. ``bind`` writes UUIDs, because under CDI indices may not be enforced. They come from
 the node's annotation ``stowage.dev/gpu-uuids``. Where the agents are ready, ``bind`` also writes all of this
-for KAI's older ``gpu-fraction`` and ``gpu-memory`` (``kai.py``), as KAI's binder does.
+for KAI's older ``gpu-fraction`` and ``gpu-memory`` (``kai.py``), as KAI's binder does; with the setting
+``enforce_shares`` also for Stowage's own shares (``stowage.py``).
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ DEVICES, PORTION = f"{_PREFIX}*.gpus.devices", f"{_PREFIX}*.gpu-compute.portion"
 _CONTAINER = "gpu-fraction-container-name"
 _TURNS, _TOGETHER = "time-slicing", "sm-sharing"
 _AMOUNTS, _DEVICES = frozenset({REQUEST, LIMIT}), frozenset({DEVICES})
+_OWN = frozenset({stowage.COMPUTE, stowage.MEMORY})
+ENFORCED = "Stowage"
+"""In ``NodeSpec.agents``: the agents of the node also enforce Stowage's own shares."""
 _DRIVER, _OLDEST_DRIVER = "gpu-fractioning.kai.scheduler/nvidia-driver-version.major", 615
 
 
@@ -55,6 +59,10 @@ def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, 
     amounts = any(is_named(_AMOUNTS, key) for key in metadata)
     if not amounts and not metadata.keys() & {kai.FRACTION, kai.MEMORY}:
         return None
+    if amounts and (own := metadata.keys() & _OWN):
+        if stowage.SHARE not in metadata:
+            raise RequestError(f"{min(own)} and {REQUEST} are mutually exclusive")
+        return stowage.requested_shares(spec, resources, metadata)  # ``bind`` wrote the amount, too
     container = _container(spec, metadata)
     together = _shares_sms(metadata, container)
     by_bind = kai.FRACTION in metadata and stowage.SHARE in metadata  # then it wrote the amount, too
@@ -143,7 +151,7 @@ def _assignment(chosen: Chosen) -> dict[str, str]:
 
 
 def _assigns(pod: Pod, node: NodeSpec) -> bool:
-    names = _AMOUNTS | {kai.FRACTION, kai.MEMORY}
+    names = _AMOUNTS | {kai.FRACTION, kai.MEMORY} | (_OWN if ENFORCED in node.agents else set())
     return DIALECT.name in node.agents and any(is_named(names, key) for key in pod.annotations)
 
 

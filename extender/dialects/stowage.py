@@ -41,7 +41,7 @@ INDICES = "stowage.dev/gpu-indices"
 SHARE = "stowage.dev/gpu-share"
 
 
-def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     compute, memory = metadata.get(COMPUTE), metadata.get(MEMORY)
     if compute is None and memory is None and COUNT not in metadata:
         return None
@@ -103,7 +103,7 @@ def _parse_part(name: str, text: str) -> int:
 
 
 DIALECT = Dialect(
-    "Stowage", RESOURCE, _requested_shares, claims,
+    "Stowage", RESOURCE, requested_shares, claims,
     request_annotations=frozenset({COMPUTE, MEMORY, COUNT}),
     assignment_annotations=frozenset({INDICES, SHARE}), assignment=assignment,
 )  # fmt: skip

@@ -5,6 +5,9 @@ dcgm-exporter labels its series with the pod that uses the GPU (``pod``, ``names
 ``exported_namespace``, and ``pod`` and ``namespace`` name the exporter. ``DCGM_FI_DEV_FB_USED`` is in MiB,
 ``DCGM_FI_PROF_GR_ENGINE_ACTIVE`` a fraction from 0 to 1, ``DCGM_FI_DEV_GPU_UTIL`` a percentage
 (NVIDIA/dcgm-exporter, etc/default-counters.csv). The third replaces the second where that is disabled.
+
+For pods with enforced fractions, the agents of KAI's GPU fractioning export memory in bytes and a percentage,
+as ``gpu_fractioning_*``, earlier ``gpu_sharing_*`` (kai-scheduler/kai-gpu-fractioning, README).
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ _URL = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
 _WINDOW = re.compile(r"[1-9][0-9]{0,4}[smhdwy]")
 _MEMORY = "DCGM_FI_DEV_FB_USED"
 _ACTIVE, _BUSY = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+_FRACTIONS = ("gpu_fractioning", "gpu_sharing")
+_MEMORY_OF_FRACTION, _BUSY_OF_FRACTION = "_gpu_memory_used_bytes", "_gpu_sm_utilization_percent"
 
 
 class MetricsError(SourceError):
@@ -53,9 +58,16 @@ def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
     """By pod (``namespace/name``): peak memory within the window (``7d``), and this quantile of the activity.
     Raises ``MetricsError``."""
     check_question(url, window)
-    memory = _ask(url, f"max by ({_BY}) (max_over_time({_MEMORY}[{window}]))")
-    active = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_ACTIVE}[{window}]))")
-    busy = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_BUSY}[{window}]))")
+
+    def measured(what: str, *metrics: str) -> dict[str, float]:
+        each = (f"max by ({_BY}) ({what}{metric}[{window}]))" for metric in metrics)
+        return _ask(url, " or ".join(each))
+
+    most, usual = "max_over_time(", f"quantile_over_time({quantile:g}, "
+    memory, active = measured(most, _MEMORY), measured(usual, _ACTIVE)
+    used = measured(most, *(name + _MEMORY_OF_FRACTION for name in _FRACTIONS))
+    busy = measured(usual, *(name + _BUSY_OF_FRACTION for name in _FRACTIONS)) | measured(usual, _BUSY)
+    memory = {key: value / (1 << 20) for key, value in used.items()} | memory
     active = {key: value / 100 for key, value in busy.items()} | active
     return {key: Use(memory.get(key), active.get(key)) for key in memory.keys() | active.keys()}
 

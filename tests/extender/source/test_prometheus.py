@@ -83,6 +83,16 @@ def test_the_labels_of_the_pod_and_not_of_the_exporter(server):
     assert "quantile_over_time(0.95, DCGM_FI_PROF_GR_ENGINE_ACTIVE[7d])" in server.queries[1]
 
 
+def test_what_the_agents_of_enforced_fractions_measure(server):
+    gib = str(1 << 30)
+    server.answers = {
+        "gpu_sharing_gpu_memory_used_bytes": [series(gib, pod="a", namespace="ml")],
+        "gpu_fractioning_gpu_sm_utilization_percent": [series("40", pod="a", namespace="ml")],
+        "DCGM_FI_DEV_FB_USED": [series("7000", pod="b", namespace="ml")],
+    }
+    assert measured_use(server.url, "7d", 0.95) == {"ml/a": Use(1024, 0.4), "ml/b": Use(7000, None)}
+
+
 def test_what_is_no_number_or_has_no_pod_is_left_out(server):
     server.answers["DCGM_FI_DEV_FB_USED"] = [
         series("NaN", pod="a", namespace="ml"),

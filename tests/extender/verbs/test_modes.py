@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from packing.model.reasons import Reason
 from tests.examples import some
 from tests.extender.builders import why
-from tests.extender.cluster.simulated_api import make_node
+from tests.extender.cluster.simulated_api import MIB, make_node
 from tests.extender.verbs.binding import Api, Cluster
 
 KEY = "nvidia.com/container.main."
@@ -26,10 +28,21 @@ def fraction(name: str, mode: str, memory: str = "200Mi", **more: str) -> Pod:
     )
 
 
+def own_share(name: str, compute: str = "200m", **more: str) -> Pod:
+    return replace(fraction(name, ""), annotations={"stowage.dev/gpu-compute": compute, **more})
+
+
 def replica(api: Api, nodes: list[Node]) -> Cluster:
-    """A Stowage that has just listed everything."""
-    new = Cluster(*nodes, *api.pods.values())
+    """A Stowage that has just listed everything, and has the driver enforce its own shares."""
+    new = enforcing(*nodes, *api.pods.values())
     new.api = new.binder._source = api
+    return new
+
+
+def enforcing(*objects: Node | Pod) -> Cluster:
+    new = Cluster()
+    new.state.nodes.enforces_shares = True
+    new.state.apply([Upserted(one) for one in objects])
     return new
 
 
@@ -51,6 +64,8 @@ async def test_no_gpu_gets_pods_of_both_modes(seed: int) -> None:
         match rng.choice(["bind", "bind", "bind", "end", "kill", "take over", "watch"]):
             case "bind":
                 pod = fraction(f"p{step}", rng.choice(MODES), rng.choice(["200Mi", "600Mi"]))
+                if rng.random() < 0.3:
+                    pod = own_share(f"p{step}", rng.choice(["200m", "600m"]))
                 api.pods[pod.key] = pod
                 leading.tell(pod.key)
                 await leading.bind(pod, rng.choice(nodes).name)
@@ -102,3 +117,41 @@ def test_a_gpu_that_is_unknown_counts_with_its_mode_on_every_gpu() -> None:
     cluster = Cluster(make_node("n1"), runs)
     assert why(cluster.state, fraction("other", MODES[0]), "n1") is Reason.WRONG_MODE
     assert cluster.state.problems.keys() == {runs.key}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "memory"),
+    [
+        ({"stowage.dev/gpu-compute": "500m"}, MIB // 2),
+        ({"stowage.dev/gpu-compute": "500m", "stowage.dev/gpu-memory": "300Mi"}, 300),
+        ({"stowage.dev/gpu-memory": "25%"}, MIB // 4),
+    ],
+)
+async def test_own_shares_are_enforced_where_the_agents_are_ready(
+    annotations: dict[str, str], memory: int
+) -> None:
+    pod = replace(own_share("p"), annotations=annotations)
+    for ready, enforced in ((True, True), (True, False), (False, True)):
+        node = make_node("n1")
+        node = node if ready else replace(node, conditions=())
+        cluster = enforcing(node, pod) if enforced else Cluster(node, pod)
+        assert await cluster.bind(pod, "n1") == ""
+        (_, written), *_ = cluster.api.sent
+        if not (ready and enforced):
+            assert not any(key.startswith("nvidia.com/") for key in written)
+            continue
+        amount = written[f"{KEY}gpu-memory.request"]
+        assert amount == f"{memory}Mi"
+        assert written[f"{KEY}gpu-compute.mode"] == "time-slicing"
+        assert written[f"{KEY}gpus.devices"] in ("n1-0", "n1-1")
+        before = request_of(pod).shares
+        bound = replace(pod, node_name="n1", annotations={**annotations, **written})
+        assert request_of(bound).shares == before
+        cluster.state.apply([Upserted(bound)])
+        assert not cluster.state.problems
+
+
+def test_own_shares_beside_enforced_fractions_are_refused() -> None:
+    pod = fraction("p", MODES[0], **{"stowage.dev/gpu-memory": "1Gi"})
+    with pytest.raises(RequestError, match="mutually exclusive"):
+        request_of(pod)

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
-from extender.evictor import book
+from extender.evictor import book, large_jobs
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source import leader_election
@@ -125,3 +126,27 @@ def test_a_snapshot_has_no_evictor(settings: dict[str, Any]) -> None:
     given = Settings(evictor_lease="gpu/stowage", **settings)
     with pytest.raises(Unavailable):
         Service(given, SnapshotSource(Snapshot(), "test"), "1.2.3")
+
+
+async def test_a_node_is_reserved_for_a_member_that_a_running_gang_has_lost(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the evictor on, also with ``reserve: off``."""
+    monkeypatch.setattr(large_jobs, "INTERVAL", 0.05)
+    api.put(node("n2"))
+    words = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
+    busy, member = pod("v", "n1", priority=100, activeDeadlineSeconds=1000), pod("w", "n2", priority=100)
+    lost = pod("p", schedulerName="stowage")
+    began, later = (f"{datetime.now(UTC) - timedelta(seconds=age):%Y-%m-%dT%H:%M:%SZ}" for age in (600, 60))
+    for manifest in (busy, member):
+        manifest["status"]["startTime"] = began
+    for manifest in (member, lost):
+        manifest["metadata"]["labels"] = words
+    lost["metadata"]["creationTimestamp"] = later
+    for manifest in (busy, member, lost):
+        api.put(manifest)
+    service = start(evictor_lease="gpu/stowage")
+    await until(lambda: service.engine is not None)
+    assert service.engine is not None
+    table = service.engine.state.large_jobs
+    await until(lambda: [held.nodes for held in table.table.current] == [("n1",)])

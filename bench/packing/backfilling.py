@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,6 +43,11 @@ FUTURES = 16
 _ADMITTED = 0.8
 _PER_LIFE = 40
 """Times that nodes are chosen in a mean run time."""
+
+
+@cache
+def _futures_of(number: int) -> Doubles:
+    return stratified(number, FUTURES)
 
 
 class Job(NamedTuple):
@@ -112,6 +118,9 @@ class Backfilling:
             self._blocks = old[0] if old else ""
             return
         self._count_idle(now)
+        if not (large or self.reservations.current):
+            self._started = set()
+            return
         pending = [
             LargeJob(
                 str(job.number),
@@ -128,8 +137,10 @@ class Backfilling:
         self._count_running(now)
         soon = self._soon(now)
 
+        queue = StartQueue(self._fleet, self._running_on, FUTURES)
+
         def answer(question: Question) -> Choice | None:
-            queue = StartQueue(self._fleet, self._running_on, FUTURES)
+            queue.release()
             return soonest(self._fleet, queue, question, soon, now)
 
         renewing = renewal(self.reservations, pending, self._started, now, self._rules)
@@ -182,10 +193,10 @@ class Backfilling:
         if self.way == "known":
             return (job.duration - age) * np.ones(FUTURES)
         if self.way == "unknown":
-            return self._lifetimes.usual.remaining(0.0, stratified(job.number, FUTURES))
+            return self._lifetimes.usual.remaining(0.0, _futures_of(job.number))
         limit = job.limit if self.way == "limits" else math.inf
         lifetime = self._lifetimes.of(*job.kinds(), limit=limit) or self._lifetimes.usual
-        left = lifetime.remaining(age, stratified(job.number, FUTURES))
+        left = lifetime.remaining(age, _futures_of(job.number))
         ends: Doubles = np.minimum(left, max(limit - age, 0.0))
         return ends
 

@@ -107,6 +107,13 @@ class StartQueue:
         self._ahead = defaultdict[int, list[Running]](list)
         self._known = defaultdict[Request, dict[int, _OnRow]](dict)
 
+    def release(self) -> None:
+        """Forget all places that were taken."""
+        for known in self._known.values():
+            for row in self._ahead:
+                known.pop(row, None)
+        self._ahead.clear()
+
     def look(self, request: Request, row: int) -> None:
         """Compute when the request starts on this node. Takes about 0.2 ms; other tasks may run between two
         calls."""

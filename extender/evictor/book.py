@@ -64,7 +64,7 @@ class Schedulers:
         return name in self._names
 
 
-class Backoff:
+class KeyedBackoff:
     """Exponential backoff by key, in monotonic seconds: each delay is twice the last one, from ``shortest``
     to ``longest`` seconds."""
 
@@ -86,7 +86,7 @@ class Backoff:
         self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
 
 
-class Book(Backoff):
+class Book(KeyedBackoff):
     """Pending pods by UID: the start of their wait, the room reserved for them, and when to retry.
 
     ``recommended``: the last recommendation of evictions. ``said``: the last recommendation by the reason of

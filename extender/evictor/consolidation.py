@@ -19,7 +19,7 @@ from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.actions import Actions
-from extender.evictor.book import Backoff, LossBudget, SmallWaits, WaitClock
+from extender.evictor.book import KeyedBackoff, LossBudget, SmallWaits, WaitClock
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
@@ -106,7 +106,7 @@ class Consolidation:
         self._small, self._small_jobs = SmallWaits(self._rule), dict[str, tuple[Job, float]]()  # since when
         self._budget = LossBudget(self._rule, self._state.disruptions.moves)
         self._moved: dict[str, _Moved] = {}
-        self._backoff = Backoff(20.0, 300.0)
+        self._backoff = KeyedBackoff(20.0, 300.0)
         self._known: list[tuple[Job, float]] = []
         self._large_waits = False
         self._number = 0  # of the next candidate for headroom

@@ -20,9 +20,9 @@ from extender.cluster.state import State
 from extender.evictor.book import Schedulers
 from extender.evictor.decision import waiting_pods
 from extender.evictor.shield import ShieldKeeper
-from extender.explain.start_forecast import FUTURES, free_soon, running_on
 from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
+from extender.trial.running_pods import FUTURES, free_soon, running_on
 from extender.untrusted.limits import GANG_READ
 from extender.verbs.eviction.plan import rules_for
 from packing.fleet.arrays import Flags

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -27,18 +26,16 @@ from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import StartForecast
 from extender.k8s.objects import Pod
+from extender.trial.running_pods import FUTURES, free_soon, part_that_ends_before, running_on
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.eviction.node_pods import gpus_held
-from packing.fleet.arrays import Doubles
-from packing.model.lifetimes import PARTS, RESULTS, stratified
+from packing.model.lifetimes import PARTS, RESULTS
 from packing.model.request import Request
-from packing.plan.starts import Running, Start, StartQueue, Stretch
+from packing.plan.starts import Start, StartQueue, Stretch
 
 INTERVAL = 15.0
 """Seconds between two forecasts for all pending pods."""
 _REST = 20.0
 """Minimum ratio of the pause after a forecast to the duration of the forecast."""
-FUTURES = 64
 MOST_PODS, MOST_ROWS = 64, 256
 """Pending pods that are forecast, and nodes that are looked at for each."""
 MOST_JUDGED = 4096
@@ -228,7 +225,7 @@ class _Forecaster:
         async for row in with_turns(rows, 4):
             self._queue.look(request, row)
         start = self._queue.start(request, rows)
-        outlives = _part_that_ends_before(pod.uid)
+        outlives = part_that_ends_before(pod.uid)
         self._queue.take(pod.key, request, start, self._state.end_costs.remaining(pod, outlives))
         return start
 
@@ -243,31 +240,6 @@ class _Forecaster:
 
     def _known(self, seconds: float) -> float | None:
         return self._now + seconds if math.isfinite(seconds) else None
-
-
-def running_on(state: State, row: int) -> list[Running]:
-    """The pods on a row, and their ends in ``FUTURES``."""
-    spec, found = state.fleet.specs[row], []
-    for pod in state.pods.on_node(spec.name) if spec else ():
-        held = tuple(allocation for allocation in state.pods.allocations_of(pod) if allocation.row == row)
-        ends = state.end_costs.remaining(pod, _part_that_ends_before(pod.uid))
-        found.append(Running(pod.key, held, ends))
-    return found
-
-
-async def free_soon(state: State) -> Doubles:
-    """(N,) the GPUs of each node that are free now, and the more of those in use the sooner they are expected
-    to be free."""
-    half = np.array([0.5])
-    soon: Doubles = state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
-    mean = state.end_costs.ends.lifetimes.mean
-    async for key, running in with_turns(list(state.end_costs.ends.running.items()), 25):
-        pod, row = state.pods.get(key), state.fleet.rows.get(running.node)
-        if pod is not None and row is not None and row < soon.size:
-            ends = float(state.end_costs.remaining(pod, half)[0])
-            held = state.pods.allocations_of(pod)
-            soon[row] += gpus_held(state.fleet, held) / (1 + ends / max(mean, 1.0))
-    return soon
 
 
 def _kind_of(pod: Pod, request: Request | None) -> Hashable:
@@ -288,11 +260,6 @@ def _in_any_order(starts: Mapping[str, Start], arrivals: float) -> dict[str, Sta
     left = np.cumprod(1 - 1 / np.maximum(count - np.arange(len(times))[:, None] + come, 1), axis=0)
     found = {}
     for uid, start in starts.items():
-        place = (left > _part_that_ends_before(uid)).sum(axis=0).clip(max=len(times) - 1)
+        place = (left > part_that_ends_before(uid)).sum(axis=0).clip(max=len(times) - 1)
         found[uid] = Start(times[place, np.arange(futures)], start.row, ())
     return found
-
-
-def _part_that_ends_before(uid: str) -> Doubles:
-    """(FUTURES,) numbers between 0 and 1, the same for a pod in all forecasts."""
-    return stratified(zlib.crc32(uid.encode()), FUTURES)

@@ -23,8 +23,8 @@ os.environ["COLUMNS"] = "100"  # the width of the samples in docs/; without it, 
 
 NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
 
-# No deadline: the time of one example depends on what else the machine does.
-settings.register_profile("stowage", deadline=None, max_examples=USUAL)
+# No deadline: the time of one example depends on what else the machine does. The nightly run draws new ones.
+settings.register_profile("stowage", deadline=None, max_examples=USUAL, derandomize=not NIGHTLY)
 settings.load_profile("stowage")
 
 

@@ -48,9 +48,18 @@ ASKS: dict[Kind, Manifest] = {
 class Tried:
     """A cluster with an object of each kind, and the problems with what was tried in it."""
 
-    def __init__(self, runner: asyncio.Runner, log: pytest.LogCaptureFixture) -> None:
-        self.runner, self.log, self.problems = runner, log, list[str]()
+    log: pytest.LogCaptureFixture
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner, self.problems = runner, list[str]()
         self.renew()
+
+    def begin(self, log: pytest.LogCaptureFixture) -> None:
+        """The next object. The cluster is a new one if there were problems with the last."""
+        self.log = log
+        if self.problems:
+            self.problems.clear()
+            self.renew()
 
     def renew(self) -> None:
         self.cluster = Cluster(self.runner)
@@ -111,13 +120,19 @@ def tried(kind: Kind, tries: Tried, manifest: Manifest) -> Iterator[bool]:
     yield tries.hear(kind, "DELETED", manifest)
 
 
+@pytest.fixture(scope="module")
+def tries() -> Iterator[Tried]:
+    with asyncio.Runner() as runner:
+        yield Tried(runner)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind, table in TABLES.items() for name in some(table)]
 )
 def test_an_object_costs_little_and_harms_no_other(
-    runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, kind: Kind, name: str
+    tries: Tried, caplog: pytest.LogCaptureFixture, kind: Kind, name: str
 ) -> None:
-    tries = Tried(runner, caplog)
+    tries.begin(caplog)
     before = tries.cluster.books()
     for manifest in TABLES[kind][name]():
         all(tried(kind, tries, manifest))

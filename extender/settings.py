@@ -417,6 +417,9 @@ class Settings(BaseModel):
     reserve_seconds: _Seconds = _seconds(
         21_600.0, 60, 1e9, "after which nodes are no longer reserved for a job that has not started"
     )
+    kueue_priority_boost: bool = _flag(
+        False, "whether Kueue evicts first what loses least. Needs evictor_lease or leader_election"
+    )
     mig_manager: str | None = Field(
         default=None,
         pattern=rf"^{_NAMESPACE}(/{_OBJECT})?$",
@@ -480,12 +483,12 @@ class Settings(BaseModel):
             raise ValueError("needs shield_configmap, where all replicas find the reservations")
         return value
 
-    @field_validator("evictor", "shield_configmap")
+    @field_validator("evictor", "shield_configmap", "kueue_priority_boost")
     @classmethod
-    def _needs_lease(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _needs_lease(cls, value: str | bool | None, info: ValidationInfo) -> str | bool | None:
         # Also with a single replica: during an update there are two for a moment.
         leases = info.data.get("evictor_lease"), info.data.get("leader_election")
-        if value not in (None, "off") and not any(leases):
+        if value not in (None, "off", False) and not any(leases):
             raise ValueError(
                 "needs evictor_lease or leader_election, so that only one replica evicts at a time"
             )

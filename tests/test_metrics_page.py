@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from extender.evictor.kueue_boosts import KueueBooster
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.queues.disruptions import NO_QUEUE_LABEL
@@ -46,6 +47,7 @@ async def busy_service() -> Service:
     service = Service(settings, Live(Snapshot(), "test"), "1.2.3")
     evictor = EvictorMetrics(service.metrics.registry)
     evictor.nominations.labels("made").inc()
+    KueueBooster(None, None, None, service.metrics.registry)  # type: ignore[arg-type]
     with TemporaryDirectory() as directory:
         secret = Secret(Path(directory) / "tls")
         secret.certify(Authority().server())

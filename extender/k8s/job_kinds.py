@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from extender.k8s.manifest import Int, Manifest, Unreadable, is_large, unix_seconds
-from extender.k8s.objects import Job, JobKind, JobTemplate, PodGroup, ReplicaSet, Stage
+from extender.k8s.objects import Admission, Job, JobKind, JobTemplate, PodGroup, ReplicaSet, Stage
 from extender.k8s.pod_manifest import PodManifest, time_limit
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
 from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
@@ -29,6 +29,8 @@ USED_UP = "ResourceQuota"
 KUEUE_QUEUE, KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
 """Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
 _Fields = dict[str, Any]
+PRIORITY_BOOST, BOOSTED_AT = "kueue.x-k8s.io/priority-boost", "stowage.dev/priority-boosted-at"
+"""Annotations of a Workload: what Kueue adds to its priority, and when Stowage last changed that."""
 
 
 class Size(NamedTuple):
@@ -174,6 +176,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
             templates=tuple(_templates(spec, namespace)),
             longest=_longest(spec),
             is_suspended=is_suspended(spec),
+            admission=_admission(self) if own == "KueueWorkload" else None,
         )
 
 
@@ -251,6 +254,27 @@ class ReplicaSetManifest(PodOwnerManifest, frozen=True, gc=False):
 def is_suspended(spec: _Fields) -> bool:
     """Whether a workload creates no pods at present: ``spec`` of a Job, or of one of Kubeflow."""
     return True in (spec.get("suspend"), as_map(spec.get("runPolicy")).get("suspend"))
+
+
+def _admission(workload: JobManifest) -> Admission | None:
+    """None once it has finished (kubernetes-sigs/kueue, ``apis/kueue/v1beta2/workload_types.go``)."""
+    spec, status, notes = as_map(workload.spec), as_map(workload.status), workload.metadata.annotations
+    conditions = map(as_map, as_list(status.get("conditions")))
+    true = {as_text(known.get("type")) for known in conditions if known.get("status") == "True"}
+    evictions = map(as_map, as_list(as_map(status.get("schedulingStats")).get("evictions")))
+    boost, boosted = notes.get(PRIORITY_BOOST, "0"), unix_seconds(notes.get(BOOSTED_AT))
+    priority = spec.get("priority") or 0
+    if "Finished" in true or type(priority) is not int:
+        return None
+    return Admission(
+        workload.metadata.resourceVersion,
+        as_text(as_map(status.get("admission")).get("clusterQueue")),
+        priority,
+        "Admitted" in true and "Evicted" not in true,
+        sum(count_of(known.get("count")) for known in evictions if known.get("reason") == "Preempted"),
+        int(boost) if boost == "0" or (boosted and boost in set("123456789")) else None,
+        boosted,
+    )
 
 
 def _longest(spec: _Fields) -> float:

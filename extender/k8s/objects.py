@@ -364,6 +364,20 @@ class JobTemplate(NamedTuple):
     role: str = ""
 
 
+class Admission(NamedTuple):
+    """A Workload of Kueue that has not finished. ``runs``: it is admitted, and not being evicted.
+    ``preempted``: number of times. ``boost``: its priority boost, 0 for none, None if another writer set it;
+    ``boosted``: when Stowage last changed it (Unix seconds). ``version``: its resourceVersion."""
+
+    version: str
+    cluster_queue: str
+    priority: int
+    runs: bool
+    preempted: int
+    boost: int | None
+    boosted: float
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup(Namespaced):
     """The number of pods referring to this object that must run together.
@@ -375,7 +389,7 @@ class PodGroup(Namespaced):
     be evicted all together. ``templates``: pods that it creates. ``in_composite``: it is part of a
     CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
     pods run. ``priority``: that of all its pods, of Kubernetes' own from 1.37 on; None if any is possible.
-    ``never_preempts``: by its ``preemptionPolicy`` (1.37).
+    ``never_preempts``: by its ``preemptionPolicy`` (1.37). ``admission``: of a Workload; not about its pods.
     """
 
     kind: PodGroupKind
@@ -393,6 +407,7 @@ class PodGroup(Namespaced):
     priority: int | None = None
     never_preempts: bool = False
     is_suspended: bool = False
+    admission: Admission | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,12 +83,13 @@ class Service:
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
         self._evictor_elector: LeaderElector | None = None
-        if settings.evictor != "off" or settings.shield_configmap is not None:
+        if settings.evictor != "off" or settings.shield_configmap or settings.kueue_priority_boost:
             own = elector_of(settings.evictor_lease, settings, source, limits_binds=False)
             self._evictor_elector = own or self._elector
         if self._evictor_elector is not None:
             self._evictor_api = EvictorApi(
-                source.api_client("evictor, shield_configmap"), self._evictor_elector.write_deadline
+                source.api_client("evictor, shield_configmap, kueue_priority_boost"),
+                self._evictor_elector.write_deadline,
             )
         self.debug_auth = auth_of(settings, source)
         self.tracing = _tracing(version) if settings.tracing else None
@@ -131,6 +132,7 @@ class Service:
 
     def _evictor_tasks(self, engine: Engine, elector: LeaderElector) -> Iterator[tuple[str, Run]]:
         # Here, because they load kernels.
+        from extender.evictor.kueue_boosts import KueueBooster
         from extender.evictor.large_jobs import LargeJobReserver
         from extender.evictor.loop import Evictor
         from extender.evictor.metrics import EvictorMetrics
@@ -140,6 +142,8 @@ class Service:
         if settings.evictor != "off":
             metrics, asked = EvictorMetrics(self.metrics.registry), engine.asked()
             yield "evictor", Evictor(engine.state, self.source, api, elector, settings, asked, metrics).run
+        if settings.kueue_priority_boost:
+            yield "boosts", KueueBooster(engine.state, api, elector, self.metrics.registry).run
         if settings.shield_configmap is not None:
             namespace, _, name = settings.shield_configmap.partition("/")
             state, reserves = engine.state, settings.reserve != "off" or settings.evictor == "on"

@@ -16,8 +16,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+from extender.k8s.job_kinds import BOOSTED_AT, PRIORITY_BOOST
 from extender.k8s.manifest import micro_time, unix_seconds
-from extender.k8s.objects import Node, Pod
+from extender.k8s.objects import Node, Pod, PodGroup
 from extender.source.errors import WriteError, WriteUnanswered
 from extender.source.rest import NO_ANSWER, Refused, RestClient, pod_path, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
@@ -27,6 +28,7 @@ _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
 """Maximum characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
 _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
+_KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _NOMINATED_NODE = "/status/nominatedNodeName"
 
 
@@ -110,6 +112,23 @@ class EvictorApi:
             patch.append({"op": "test", "path": at, "value": node.labels.get(label)})
             patch.append({"op": "replace", "path": at, "value": value})
         await self._write("PATCH", path, patch, content_type=_JSON_PATCH)
+
+    async def boost(self, workload: PodGroup, boost: int, version: str) -> None:
+        """Set Kueue's priority boost of a Workload, 0 to remove it. ``version``: only if this is still its
+        resourceVersion, "" in any case."""
+        namespace, name = (quote(part, safe="") for part in (workload.namespace, workload.name))
+        notes = {PRIORITY_BOOST: str(boost) if boost else None, BOOSTED_AT: micro_time()}
+        metadata = {"annotations": notes} | ({"resourceVersion": version} if version else {})
+        path = f"{_KUEUE}/namespaces/{namespace}/workloads/{name}"
+        await self._write("PATCH", path, {"metadata": metadata}, content_type=_MERGE_PATCH)
+
+    async def workload_priorities(self) -> frozenset[int]:
+        """The values of Kueue's WorkloadPriorityClasses."""
+        answer = await self._read(f"{_KUEUE}/workloadpriorityclasses", at_most=EVENTS_SIZE)
+        try:
+            return frozenset(int(item["value"]) for item in answer["items"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _unanswered(error) from error
 
     async def write_event(self, event: ObjectEvent) -> None:
         """Create an Event in the pod's namespace, or in ``default`` if it is about a node."""

@@ -49,7 +49,7 @@ MUTATED = {  # plural: group and version
 class Kueue:
     """Runs Kueue during its `with` block. The control plane is for it alone: its objects stay."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, **gates: bool) -> None:
         self._api, self._certificates = plane.api, plane.directory / "kueue-certificates"
         self._certificates.mkdir()
         self._port, health = free_port(), free_port()
@@ -60,9 +60,10 @@ class Kueue:
             PROGRAM,
             f"--config={file}",
             f"--kubeconfig={plane.kubeconfig}",
-            "--feature-gates=VisibilityOnDemand=false",  # it would serve an API, with certificates of its own
         ]
         self._process = Process("kueue", command, log=plane.logs / "kueue.log", ready=self._ready)
+        self._command = self._process.command
+        self._set(gates)
 
     def __enter__(self) -> Self:
         self._install()
@@ -74,6 +75,17 @@ class Kueue:
     ) -> None:
         self._process.stop()
 
+    def restart(self, **gates: bool) -> None:
+        """Start it again with these feature gates."""
+        self._process.stop()
+        self._set(gates)
+        self._process.start(within_s=180)
+
+    def _set(self, gates: dict[str, bool]) -> None:
+        gates = {"VisibilityOnDemand": False} | gates  # it would serve an API, with certificates of its own
+        flag = ",".join(f"{gate}={str(value).lower()}" for gate, value in gates.items())
+        self._process.command = [*self._command, f"--feature-gates={flag}"]
+
     def _configuration(self, health: int) -> Object:
         return {
             "apiVersion": "config.kueue.x-k8s.io/v1beta2",
@@ -83,6 +95,7 @@ class Kueue:
             "metrics": {"bindAddress": f"127.0.0.1:{free_port()}"},
             "webhook": {"host": "127.0.0.1", "port": self._port, "certDir": str(self._certificates)},
             "leaderElection": {"leaderElect": False},
+            "clientConnection": {"qps": 300, "burst": 600},
             "internalCertManagement": {
                 "enable": True,
                 "webhookServiceName": SERVICE,

@@ -207,6 +207,22 @@ def test_recommendations_need_no_right_to_evict() -> None:
     assert rules["on"] - rules["recommend"] == {("pods/eviction", "create"), ("pods/status", "patch")}
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_boosts_for_kueue_need_workloads_and_a_lease_only(shape: str) -> None:
+    setting = "settings.kueue_priority_boost=true"
+    plain, more = render.template(*arguments(shape)), render.template(*arguments(shape, setting))
+    named = {"ClusterRole/stowage-kueue-boost", "ClusterRoleBinding/stowage-kueue-boost"}
+    lease = {"Role/stowage-evictor", "RoleBinding/stowage-evictor"} if shape == "shape=beside" else set()
+    assert rights(more) - rights(plain) == named | lease
+    rules = [rule for name in (named | lease) for rule in of(more, name).get("rules", [])]
+    asked = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    of_lease = {("leases", verb) for verb in ("get", "update", "create")} if lease else set()
+    assert asked == {("workloads", "patch"), ("workloadpriorityclasses", "list")} | of_lease
+    name = "stowage-scheduler-settings" if lease else "stowage-settings"
+    settings = yaml.safe_load(of(more, f"ConfigMap/{name}")["data"]["settings.yaml"])
+    assert (settings.get("evictor_lease") or settings["leader_election"]).startswith(f"{NAMESPACE}/")
+
+
 def test_the_right_to_each_kind_of_jobs_can_be_left_out() -> None:
     every, some = (
         {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NODES = "/api/v1/nodes/"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2/"
 Answer = tuple[int, Manifest]
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
@@ -48,7 +49,7 @@ class Evictions:
 
     def handles(self, path: str) -> bool:
         return (
-            path.startswith((EVENTS, NODES))
+            path.startswith((EVENTS, NODES, f"{KUEUE}namespaces/"))
             or "/configmaps/" in path
             or path.endswith(("/eviction", "/status"))
         )
@@ -75,6 +76,8 @@ class Evictions:
             return "event", lambda: self._create_event(parts[5], body)
         if path.startswith(NODES):
             return "layout", lambda: self._patch_node(parts[4], body)
+        if path.startswith(KUEUE):
+            return "boost", lambda: self._annotate_workload(f"{parts[5]}/{parts[7]}", body["metadata"])
         if "/configmaps/" in path:
             if method == "GET":
                 return "read", lambda: self._read(f"{parts[4]}/{parts[6]}")
@@ -85,6 +88,20 @@ class Evictions:
             return "dry-run" if dry else "evict", lambda: self._evict(key, body, dry)
         clears = any(operation["op"] == "remove" for operation in body)
         return "clear" if clears else "nominate", lambda: self._patch(key, body)
+
+    def _annotate_workload(self, key: str, changed: Manifest) -> Answer:
+        """A merge patch of the metadata."""
+        store = self._api.stores[f"{KUEUE}workloads"]
+        if (workload := store.objects.get(key)) is None:
+            return 404, {"message": "not found"}
+        metadata = workload["metadata"]
+        if changed.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+            return 409, {"message": "the object has been modified"}
+        notes = metadata.get("annotations", {}) | changed["annotations"]
+        notes = {name: text for name, text in notes.items() if text is not None}
+        store.put(workload | {"metadata": metadata | {"annotations": notes}})
+        self.log.append(("boost", key, notes.get("kueue.x-k8s.io/priority-boost")))
+        return 200, store.objects[key]
 
     def _read(self, key: str) -> Answer:
         found = self.config_maps.objects.get(key)

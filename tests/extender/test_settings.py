@@ -347,7 +347,10 @@ def test_reservations_need_the_config_map(tmp_path: Path) -> None:
         load(write(tmp_path, "reserve: limits\nevictor_lease: gpu/stowage-evictor\n"), {})
 
 
-@pytest.mark.parametrize("line", ["evictor: on", "evictor: recommend", "shield_configmap: gpu/shield"])
+@pytest.mark.parametrize(
+    "line",
+    ["evictor: on", "evictor: recommend", "shield_configmap: gpu/shield", "kueue_priority_boost: true"],
+)
 def test_the_evictor_needs_a_lease(tmp_path: Path, line: str) -> None:
     path = write(tmp_path, f"shortlist: 8\n{line}\n")
     key = line.partition(":")[0]

@@ -110,9 +110,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- if or (eq (include "stowage.evictor" .) "true") (eq (include "stowage.reserves" .) "true") }}
 {{- $_ := set $set "shield_configmap" (printf "%s/stowage-shield" .Release.Namespace) }}
-{{- if eq .Values.shape "beside" }}
-{{- $_ := set $set "evictor_lease" (printf "%s/stowage-evictor" .Release.Namespace) }}
 {{- end }}
+{{- if and (eq .Values.shape "beside") (or $set.shield_configmap .Values.settings.kueue_priority_boost) }}
+{{- $_ := set $set "evictor_lease" (printf "%s/stowage-evictor" .Release.Namespace) }}
 {{- end }}
 {{- mergeOverwrite $set .Values.settings | toYaml }}
 {{- end }}

@@ -48,6 +48,7 @@ COLLECTIONS = {
     "Service": "/api/v1/namespaces/stowage-system/services",
     "PersistentVolume": "/api/v1/persistentvolumes",
     "PersistentVolumeClaim": f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims",
+    "Workload": f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads",
     "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     "ReplicaSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets",
     "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",

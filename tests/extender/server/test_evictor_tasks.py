@@ -121,7 +121,9 @@ def _reserved(service: Service) -> bool:
     return bool(service.engine and service.engine.state.large_jobs.table.current)
 
 
-@pytest.mark.parametrize("settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}])
+@pytest.mark.parametrize(
+    "settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}, {"kueue_priority_boost": True}]
+)
 def test_a_snapshot_has_no_evictor(settings: dict[str, Any]) -> None:
     given = Settings(evictor_lease="gpu/stowage", **settings)
     with pytest.raises(Unavailable):

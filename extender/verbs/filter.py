@@ -70,9 +70,10 @@ def _reserved(state: State, names: NodeNames, evaluation: Evaluation) -> dict[st
     """The nodes that are reserved for large jobs, by a text that says for which and until when."""
     jobs, refused = state.large_jobs, evaluation.codes == Reason.RESERVED
     found = {}
-    for reservation in jobs.closed_to(evaluation.pod):
-        text = f"{jobs.text(reservation, evaluation.pod)}, for pods that end before"
-        found[text] = names.where(refused & jobs.rows(reservation)[evaluation.rows])
+    for reservation in jobs.table.current:
+        if (here := refused & jobs.rows(reservation)[evaluation.rows]).any():
+            text = f"{jobs.text(reservation, evaluation.pod)}, for pods that end before"
+            found[text] = names.where(here)
     return found
 
 

@@ -32,3 +32,11 @@ def test_a_node_keeps_what_the_new_layout_has_too():
     peaks.see({"a": 8}, 0)
     assert peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 4, "b": 2})
     assert not peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 3, "b": 2})
+
+
+def test_a_node_gives_up_all_that_nobody_asked_for_and_no_instance_more():
+    peaks = Peaks()
+    peaks.see({"a": 0, "b": 8}, 0)
+    assert peaks.leaves_enough({"a": 4}, {"a": 4}, {})
+    assert peaks.leaves_enough({"b": 9}, {"b": 1}, {})
+    assert not peaks.leaves_enough({"b": 8}, {"b": 1}, {})

@@ -34,7 +34,7 @@ from extender.cluster.reservations import GangRoom, Reservations
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import HOSTNAME, NodeFilter
-from extender.k8s.objects import Node, Pod, Unchecked
+from extender.k8s.objects import Node, Pod, RequiredDomain, Unchecked
 from extender.queues.gangs import Gang, GangTable
 from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
 from packing.fleet.arrays import Flags, Floats
@@ -53,11 +53,13 @@ _PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingMembers:
-    """``count`` unbound members with the same request and scheduling constraints, such as ``pod``."""
+    """``count`` unbound members with the same request, scheduling constraints and required topology
+    ``domains``, such as ``pod``."""
 
     pod: Pod
     request: Request
     count: int = 1
+    domains: tuple[RequiredDomain, ...] = ()
 
 
 def waiting_members(
@@ -65,13 +67,14 @@ def waiting_members(
     most: int,
     asked_by: Callable[[Pod], Request] = request_of,
     first: Container[str] = (),
+    domains_of: Callable[[Pod], tuple[RequiredDomain, ...]] = lambda pod: (),
 ) -> list[WaitingMembers]:
     """The first ``most`` of these pods: those with a key in ``first``, then the smallest. A pod with an
     unreadable request is omitted: it is rejected on its own."""
     members = []
     for pod in pods:
         with suppress(RequestError):
-            members.append(WaitingMembers(pod, asked_by(pod)))
+            members.append(WaitingMembers(pod, asked_by(pod), domains=domains_of(pod)))
 
     def order(member: WaitingMembers) -> tuple[bool, int, int, str]:
         pod, request = member.pod, member.request
@@ -84,7 +87,8 @@ def grouped(members: Iterable[WaitingMembers]) -> list[WaitingMembers]:
     """Members with equal requests merged into groups, in order of first appearance."""
     groups: dict[object, WaitingMembers] = {}
     for member in members:
-        shape = (member.request, member.pod.spec.node_selector, member.pod.scheduling_constraints)
+        pod = member.pod
+        shape = (member.request, pod.spec.node_selector, pod.scheduling_constraints, member.domains)
         known = groups.get(shape)
         groups[shape] = replace(known, count=known.count + member.count) if known else member
     return list(groups.values())
@@ -323,7 +327,9 @@ class GangHolds:
         waiting = [pod for pod in (*members.free, *members.gated) if pod.scheduler_name in served]
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
         missing = members.missing - (len(waiting) - len(unpromised))
-        wanted = waiting_members(unpromised, max(missing, 0), first=gang.indispensable)
+        wanted = waiting_members(
+            unpromised, max(missing, 0), first=gang.indispensable, domains_of=self._gangs.domains_of
+        )
         counts: Counter[Request] = Counter()
         for member in wanted:
             counts[member.request] += member.count
@@ -434,7 +440,7 @@ def _nearness(domains: DomainIds, bound: Sequence[int]) -> npt.NDArray[np.float6
 
 def _room_nearby(fleet: Fleet, domains: DomainIds, request: Request, missing: int) -> npt.NDArray[np.float64]:
     """Nearness of the nearest domain that holds all missing members, 0 to 1; slightly more if it is small."""
-    room = _room(fleet, request)
+    room = room_for(fleet, request)
     nearness = np.zeros(room.size)
     levels = np.vstack([np.arange(domains.shape[1], dtype=np.int32), domains])  # nodes themselves first
     for ids, near in zip(levels, NEAR, strict=True):
@@ -447,7 +453,7 @@ def _room_nearby(fleet: Fleet, domains: DomainIds, request: Request, missing: in
     return nearness
 
 
-def _room(fleet: Fleet, request: Request) -> npt.NDArray[np.float64]:
+def room_for(fleet: Fleet, request: Request) -> npt.NDArray[np.float64]:
     """Approximate number of such members that fit on each row; exact if devices are only counted."""
     copies = copies_that_fit(fleet, request)
     if copies is not None:

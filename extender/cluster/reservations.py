@@ -306,6 +306,11 @@ class Reservations:
             members.expires = self.expires_in(_CYCLE)
             self.changes += 1
 
+    def lately_answered(self, uid: str) -> str:
+        """The node to which kube-scheduler may be binding a pod, by an answer of the last minute, or ""."""
+        _, node, at = self._answers.get(uid) or (None, "", -math.inf)
+        return node if self.clock() - at < _AFTER_BREAK else ""
+
     def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
         """By UID, pods that kube-scheduler may have bound while the API server was unreachable, and their
         nodes.

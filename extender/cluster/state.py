@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,8 @@ from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand import DemandLearner
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.failures import Failures
-from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers, place_together
+from extender.cluster.gang_domains import DomainSearch, GangDomains
+from extender.cluster.gang_placement import FarCosts, GangCosts, GangHolds, WaitingMembers
 from extender.cluster.large_jobs import LargeJobs
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.numa import NumaTable
@@ -47,6 +48,7 @@ from extender.k8s.objects import (
     Node,
     Pod,
     PodGroupKind,
+    RequiredDomain,
     Unlisted,
     Upserted,
 )
@@ -58,8 +60,10 @@ from extender.queues.gangs import GangTable
 from extender.queues.rights import EvictionRules, Rights
 from extender.settings import Plain
 from extender.untrusted.bounded_cache import BoundedMap
+from packing.fleet.arrays import Flags
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Policy
@@ -88,8 +92,9 @@ class State:
     ``rights``: the rules for evicting pods in favor of others. ``budgets``: the evictions that disrupt too
     many pods. ``gangs``: the pods that belong together. ``disruptions``: the jobs that lost pods recently.
     ``reservations``: places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost
-    of nodes far from the other members. ``end_costs``: the cost of keeping a node busy for longer.
-    ``large_jobs``: the nodes that are reserved for them.
+    of nodes far from the other members, ``gang_domains`` the topology domains that they require.
+    ``end_costs``: the cost of keeping a node busy for longer. ``large_jobs``: the nodes that are reserved for
+    them.
     ``gang_check``: no member of a gang is placed before all fit. ``synced``: the kinds whose first list has
     arrived or that count as unknown, which are ``unlisted``. ``failures`` counts errors in comparing nodes
     that fit, which reject no pod. ``kept_by_node``: data that verbs cache about the pods of a node, until the
@@ -113,6 +118,7 @@ class State:
         self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
+        self.gang_domains = GangDomains(self.gangs, self.pods, self.nodes, self.fleet, self.wants_gpu)
         self.end_costs = EndCosts(
             self.fleet, self.allocations, self.rights.queue_name, self.gangs.longest_run
         )
@@ -207,6 +213,11 @@ class State:
             return self.request_of(pod)
         return None
 
+    def wants_gpu(self, pod: Pod) -> bool:
+        """Whether the pod requests a GPU, or its request cannot be read."""
+        request = self.request_or_none(pod)
+        return request is None or request.wants_gpu
+
     def _gpus_of(self, pod: Pod) -> float:
         """Number of GPUs that a bound pod holds; 0 if its node is unknown."""
         row = self.fleet.rows.get(pod.node_name)
@@ -229,7 +240,23 @@ class State:
             fleet.holding(map(self.allocations.allocation_if_bound, known)),
         ):
             far = partial(self.gang_costs, members[0].pod)
-            return place_together(fleet, self.policy, self.nodes, members, far)
+            return self.domain_search(members[0].pod, fleet, far=far).place(members)
+
+    def domain_search(
+        self,
+        pod: Pod,
+        fleet: Fleet,
+        nodes: Mapping[str, Node] | None = None,
+        allowed: Callable[[WaitingMembers], Flags] | None = None,
+        among: Mapping[RequiredDomain, Flags] | None = None,
+        left: Sequence[Allocation] = (),
+        far: FarCosts = lambda request: None,
+    ) -> DomainSearch:
+        """A search for places of members of the pod's gang on this view of the fleet."""
+        taken, hoped = self.gang_domains.taken(pod)
+        policy, allocation = self.policy, self.allocations.allocation_if_bound
+        nodes, at = self.nodes if nodes is None else nodes, (self.gang_domains, allocation, taken, hoped)
+        return DomainSearch(fleet, policy, nodes, *at, allowed, among or {}, left, far)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Pass an event to the table of its kind. Returns the nodes that it changed."""

@@ -155,13 +155,17 @@ class LargeJobReserver:
             return None
         largest = max(kinds, key=lambda kind: float(gpu_sizes(state.fleet, kind.request).max()))
         count = min(count, sum(kind.count for kind in kinds))
-        rows = permitted.rows_that_accept(largest.pod)
+        rows, required = permitted.rows_that_accept(largest.pod), state.gangs.domains_of(largest.pod)
+        if required:
+            rows = rows & state.gang_domains.rows_left(required, state.gang_domains.taken(largest.pod)[0])
         if not (completes or is_large(state.fleet, largest.request, count, rows)):
             return None
         since = max(other.created for other in members)
         job = LargeJob(key, pod.namespace, largest.request, count, pod.priority, since, rows)
         if completes:
             return replace(job, rows=self._near(key, job), urgent=True)
+        if required and not required[0].size:
+            return replace(job, domains=state.gang_domains.level(required[0].key)[0])
         return replace(job, domains=self._domains(job)) if count > 1 else job
 
     def _starting(self, pod: Pod) -> tuple[Sequence[Pod], int]:

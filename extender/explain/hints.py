@@ -478,6 +478,7 @@ def describe_gang(state: State, pod: Pod) -> str:
     members.setdefault(pod.key, pod)
     more = [Word.GANG_SUCCEEDED(count=gang.succeeded)] if gang.succeeded else []
     more.append(Word.GANG_MINIMUM(count=gang.minimum) if gang.minimum else Word.GANG_ANY())
+    more += _required_domains(state, pod)
     if gang.uncounted and not gang.together:
         more.append(Word.GANG_UNCOUNTED(source=gang.uncounted))
     gated = sum(1 for member in members.values() if member.gates and not member.node_name)
@@ -489,3 +490,17 @@ def describe_gang(state: State, pod: Pod) -> str:
     more += [Word.GANG_NOTE(note=note) for note in (waits, state.gang_holds.describe(gang.key)) if note]
     running, name = state.gangs.running(gang.key), shorten(gang.key, KEY)
     return str(Word.GANG(gang=name, running=running, members=len(members), more="".join(map(str, more))))
+
+
+def _required_domains(state: State, pod: Pod) -> Iterator[Said]:
+    """The topology domains that the pod must share with others, and those that they have taken."""
+    taken, _ = state.gang_domains.taken(pod)
+    for domain in state.gangs.domains_of(pod):
+        names = sorted(shorten(name or "none", KEY) for name in taken.get(domain, ()))
+        level, where = domain.level, f" ({', '.join(names)})" if names else ""
+        if not domain.key:
+            yield Word.GANG_UNREADABLE_DOMAIN()
+        elif domain.size:
+            yield Word.GANG_SLICE(size=domain.size, level=level, where=where)
+        else:
+            yield Word.GANG_DOMAIN(level=level, where=where)

@@ -44,7 +44,7 @@ from extender.explain.refusals import (
 )
 from extender.explain.room import evictions_for, layout_change_for
 from extender.explain.verdict import and_then, decide
-from extender.explain.what_if import Question, fit_at_once, missing_members
+from extender.explain.what_if import Question, domain_of_most, fit_at_once, missing_members
 from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod, Unchecked
 from extender.protocol.node_names import Bytes, NodeNames
@@ -53,8 +53,10 @@ from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed, many
-from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on
-from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
+from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
+from extender.verbs.gang_fit import with_gang_check
+from extender.verbs.gang_room import Supposed, gang_would_fit, wants_dra
+from extender.verbs.reason_codes import codes_for
 from packing.fleet.downgrade import device_on
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -241,6 +243,11 @@ def _gang_fits(state: State, pod: Pod, request: Request) -> Iterator[Finding]:
     gang = state.gangs.gang_of(pod) if state.gang_check else None
     if gang and (missing := missing_members(state, pod)) > 1:
         fit = fit_at_once(state, pod, request, missing)
+        if domains := state.gangs.domains_of(pod):
+            name = domain_of_most(state, pod, request, fit)
+            most = Word.MOST_ROOM(domain=shorten(name, KEY), fit=fit) if fit else ""
+            yield Finding(Word.NO_ROOM_IN_ONE(level=domains[0].level, missing=missing, most=most))
+            return
         yield Finding(Word.GANG_FITS(missing=missing, fit=fit or "None", s="s" * (fit < 2)))
 
 

@@ -24,7 +24,14 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import GANG_PLACED, GANG_READ, POD_CLAIMS
 from extender.verbs.evaluate import evaluate, hosts_when_empty
-from extender.verbs.gang_fit import Supposed, fit_together, gang_would_fit, wants_dra
+from extender.verbs.gang_room import (
+    Supposed,
+    fit_together,
+    gang_would_fit,
+    search,
+    wants_dra,
+    with_copies,
+)
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -134,14 +141,23 @@ def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
     """Number of ``count`` such pods that fit now, 0 if unknown."""
     if pod.spec.claims and not request.wants_gpu:
         return _fit_by_claims(state, pod, request, count)
-    waiting = WaitingMembers(pod, request)
+    waiting = WaitingMembers(pod, request, domains=state.gangs.domains_of(pod))
     least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
     with state.fleet_view_for(pod) as fleet:
         while least < most:
             half = (least + most + 1) // 2
-            fits = fit_together(state, fleet, [replace(waiting, count=half)], Supposed(state.nodes))
+            fits = fit_together(state, fleet, with_copies(waiting, half - 1), Supposed(state.nodes))
             least, most = (half, most) if fits else (least, half - 1)
     return least
+
+
+def domain_of_most(state: State, pod: Pod, request: Request, fit: int) -> str:
+    """The topology domain in which so many pods of the gang ``fit``, the most that do; "" if none does."""
+    domains = state.gangs.domains_of(pod)
+    waiting = WaitingMembers(pod, request, domains=domains)
+    with state.fleet_view_for(pod) as fleet:
+        chosen = search(state, fleet, with_copies(waiting, fit - 1), Supposed(state.nodes)) if fit else None
+    return next(iter((chosen or {}).get(domains[0], ())), None) or ""
 
 
 def _fit_by_claims(state: State, pod: Pod, request: Request, count: int) -> int:

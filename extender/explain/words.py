@@ -183,11 +183,16 @@ class Word(Enum):
     GANG_SUCCEEDED = ", {count} more succeeded"
     GANG_MINIMUM = ", {count} required"
     GANG_ANY = ", no minimum"
+    GANG_DOMAIN = ", in one {level}{where}"
+    GANG_SLICE = ", in slices of {size} in one {level}{where}"
+    GANG_UNREADABLE_DOMAIN = ", in a topology domain or slice that cannot be read"
     GANG_UNCOUNTED = "; they start one by one, because {source}, which holds their number, is unknown"
     GANG_GATED = "; {count} held by scheduling gates"
     GANG_TOO_FEW = ", so the minimum cannot run yet"
     GANG_NOTE = "; {note}"
 
+    NO_ROOM_IN_ONE = "no {level} has room for the {missing} pods that must start together{most}"
+    MOST_ROOM = ": {domain} has room for {fit}"
     GANG_FITS = "{fit} of the {missing} pods that must start together fit{s} now"
 
     # Why a node does not take the pod
@@ -452,6 +457,8 @@ ADVICE: Mapping[Reason, str] = {
         "wait, or make the gang smaller: the pod itself fits there, but not all members that must "
         "run together"
     ),
+    Reason.OTHER_DOMAIN: "wait: all members run in one domain, which is chosen with the first of them",
+    Reason.NO_DOMAIN: "label the node, or require another topology level",
     Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
     Reason.PART_OF_A_GPU: "let the pod use a fraction: annotation stowage.dev/whole-gpu: false",
     Reason.SMALL_DEVICES: "require less memory: annotation stowage.dev/min-gpu-memory",

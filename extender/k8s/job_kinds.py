@@ -8,6 +8,7 @@ NVIDIA's Dynamo a PodGang or a LeaderWorkerSet, a RayJob and a RayService a RayC
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,17 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from extender.k8s.manifest import Int, Manifest, Unreadable, is_large, unix_seconds
-from extender.k8s.objects import Admission, Job, JobKind, JobTemplate, PodGroup, ReplicaSet, Stage
+from extender.k8s.objects import (
+    Admission,
+    Job,
+    JobKind,
+    JobTemplate,
+    PodGroup,
+    ReplicaSet,
+    RequiredDomain,
+    Stage,
+    required_domain,
+)
 from extender.k8s.pod_manifest import PodManifest, time_limit
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
 from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
@@ -40,6 +51,8 @@ class Size(NamedTuple):
     together: int | None = None
     by_role: Mapping[str, int] = {}
     stages: Mapping[str, Stage] = {}
+    domains: tuple[RequiredDomain, ...] = ()
+    domains_of: Mapping[str, tuple[RequiredDomain, ...]] = {}
 
 
 class _Row(NamedTuple):
@@ -96,7 +109,24 @@ def _pods_of_job(replicated: _Fields) -> int:
 
 
 def _pod_gang(spec: _Fields, status: _Fields) -> Size:
-    return Size(sum(count_of(as_map(group).get("minReplicas")) for group in as_list(spec.get("podgroups"))))
+    """The groups of pods may share domains, some of them another, and each its own. The operator writes the
+    keys of node labels into ``packConstraint.required``."""
+    groups = [as_map(group) for group in as_list(spec.get("podgroups"))]
+    parts = defaultdict[str, list[RequiredDomain]](list)
+    for config in map(as_map, as_list(spec.get("topologyConstraintGroupConfigs"))):
+        shared = required_domain(_packed(config), f"groups {as_text(config.get('name'))}")
+        for name in {*map(as_text, as_list(config.get("podGroupNames")))}:
+            parts[name] += shared
+    for group in groups:
+        name = as_text(group.get("name"))
+        parts[name] += required_domain(_packed(group), name)
+    minimum = sum(count_of(group.get("minReplicas")) for group in groups)
+    domains_of = {name: tuple(domains) for name, domains in parts.items() if domains}
+    return Size(minimum, domains=required_domain(_packed(spec)), domains_of=domains_of)
+
+
+def _packed(spec: _Fields) -> object:
+    return as_map(as_map(spec.get("topologyConstraint")).get("packConstraint")).get("required")
 
 
 def _leader_worker_set(spec: _Fields, status: _Fields) -> Size:
@@ -173,6 +203,8 @@ class JobManifest(Manifest, frozen=True, gc=False):
             together=size.together,
             by_role=dict(islice(size.by_role.items(), GANG_TEMPLATES)),
             stages=size.stages,
+            domains=size.domains,
+            domains_of=size.domains_of,
             templates=tuple(_templates(spec, namespace)),
             longest=_longest(spec),
             is_suspended=is_suspended(spec),

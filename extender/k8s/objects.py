@@ -8,6 +8,7 @@ labels and annotations.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from extender.k8s.manifest import Named, Namespaced, Pairs
 from extender.k8s.node_topology import NodeTopology
 from extender.k8s.resource_claims import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate
 from extender.k8s.resource_slices import DeviceTaintRule, DeviceTaintRuleKind, ResourceSlice
+from extender.untrusted.limits import KEY, LABEL
 
 KubeflowKind: TypeAlias = Literal[
     "PyTorchJob", "TFJob", "MPIJob", "OldMPIJob", "XGBoostJob", "JAXJob", "PaddleJob"
@@ -378,6 +380,32 @@ class Admission(NamedTuple):
     boosted: float
 
 
+class RequiredDomain(NamedTuple):
+    """A topology domain that pods of a gang must share: the nodes with one value of the label ``key``, no
+    nodes if it is "", because it cannot be read. ``group``: which pods of the gang, "" for all. ``size``:
+    number of pods of a slice, 0 if it is none."""
+
+    key: str
+    group: str = ""
+    size: int = 0
+
+    @property
+    def level(self) -> str:
+        """The key without its prefix, such as "rack"."""
+        return self.key.rpartition("/")[2]
+
+
+_LABEL_KEY = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{LABEL}", re.ASCII)
+
+
+def required_domain(key: object, group: str = "", size: int = 0) -> tuple[RequiredDomain, ...]:
+    """The domain of this topology level, () if it is empty. A level that is no label key is ""."""
+    if key in ("", None):
+        return ()
+    is_key = isinstance(key, str) and len(key) <= KEY and _LABEL_KEY.fullmatch(key)
+    return (RequiredDomain(str(key) if is_key else "", group, size),)
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup(Namespaced):
     """The number of pods referring to this object that must run together.
@@ -390,6 +418,8 @@ class PodGroup(Namespaced):
     CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
     pods run. ``priority``: that of all its pods, of Kubernetes' own from 1.37 on; None if any is possible.
     ``never_preempts``: by its ``preemptionPolicy`` (1.37). ``admission``: of a Workload; not about its pods.
+    ``domains`` that all its pods must share, the widest first, and ``domains_of`` those of a part of them, by
+    the name of that part.
     """
 
     kind: PodGroupKind
@@ -408,6 +438,8 @@ class PodGroup(Namespaced):
     never_preempts: bool = False
     is_suspended: bool = False
     admission: Admission | None = field(default=None, compare=False)
+    domains: tuple[RequiredDomain, ...] = ()
+    domains_of: Mapping[str, tuple[RequiredDomain, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from extender.k8s.objects import Pod, PodGroupKind
+from extender.k8s.node_filter import HOSTNAME
+from extender.k8s.objects import Pod, PodGroupKind, RequiredDomain, required_domain
 from extender.k8s.pod_groups import NATIVE
 from extender.untrusted.limits import OBJECT_NAME
 
@@ -29,6 +30,45 @@ _OLD_KOORDINATOR = "pod-group.scheduling.sigs.k8s.io"
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
+class _Topology(NamedTuple):
+    """Annotations of a system: the level in which all pods must share a domain, that for each slice of them,
+    and the number of pods of a slice."""
+
+    level: str
+    slice_level: str
+    slice_size: str
+
+
+_TOPOLOGIES = (
+    # kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go``
+    _Topology(
+        "kueue.x-k8s.io/podset-required-topology",
+        "kueue.x-k8s.io/podset-slice-required-topology",
+        "kueue.x-k8s.io/podset-slice-size",
+    ),
+    # kai-scheduler/KAI-Scheduler, docs/topology
+    _Topology(
+        "kai.scheduler/topology-required-placement",
+        "kai.scheduler/segment-topology-required-placement",
+        "kai.scheduler/segment-size",
+    ),
+)
+_SLICES_OF_SLICES = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
+_REQUIRE_A_DOMAIN = frozenset({
+    *(name for names in _TOPOLOGIES for name in (names.level, names.slice_level)),
+    _SLICES_OF_SLICES,
+})  # fmt: skip
+_INDEXES = (
+    "batch.kubernetes.io/job-completion-index",
+    "training.kubeflow.org/replica-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "kueue.x-k8s.io/pod-group-pod-index",
+)
+"""Labels with the number of a pod in its job, by which systems make slices."""
+_PARTS = ("kai.scheduler/subgroup-name", "grove.io/podclique")
+"""Labels with the part of a PodGroup of KAI, or of a PodGang, to which a pod belongs."""
+
+
 @dataclass(frozen=True, slots=True)
 class GangWords:
     """A pod's declaration of its gang. ``kind`` and ``name`` identify the gang within a namespace.
@@ -37,7 +77,9 @@ class GangWords:
     objects that declare the minimum, with this name or the name ``object``; the first that exists counts.
     ``role``: the role whose number in that object counts, "" for all, and ``stage`` one of the roles that run
     in a stage of it. ``indispensable``: without this pod, the others are useless. ``others_unlike``: members
-    that do not exist yet may have requests that differ from this pod's.
+    that do not exist yet may have requests that differ from this pod's. ``domains``: topology domains that
+    the pod must share with others, by its own annotations; ``part``: its part of ``object``, which may
+    require some.
     """
 
     kind: str
@@ -49,6 +91,8 @@ class GangWords:
     stage: str = ""
     indispensable: bool = False
     others_unlike: bool = False
+    domains: tuple[RequiredDomain, ...] = ()
+    part: str = ""
 
 
 NO_WORDS = GangWords("", "")
@@ -61,8 +105,40 @@ def words_of(pod: Pod) -> GangWords | None:
     for read in _READERS:
         words = read(pod)
         if words is not None:
+            domains, part = _own_domains(pod), next(filter(None, map(pod.labels.get, _PARTS)), "")
+            words = replace(words, domains=domains, part=part) if domains or part else words
             return words if 0 < len(words.name) <= OBJECT_NAME else None
     return None
+
+
+def _own_domains(pod: Pod) -> tuple[RequiredDomain, ...]:
+    """The domains that the pod's annotations require, the widest first. Once Kueue has chosen the nodes and
+    written node selectors, there is nothing to choose."""
+    entries = pod.annotations
+    if _REQUIRE_A_DOMAIN.isdisjoint(entries):
+        return ()
+    pod_set = pod.labels.get("kueue.x-k8s.io/podset", "")
+    selected = {key for key, _ in pod.spec.node_selector}
+    if pod_set and not selected.isdisjoint({HOSTNAME, *(entries.get(names.level) for names in _TOPOLOGIES)}):
+        return ()
+    group = entries.get("kueue.x-k8s.io/podset-group-name") or pod_set
+    found = [required_domain(entries.get(names.level), group) for names in _TOPOLOGIES]
+    found += [_slice(pod, group, names) for names in _TOPOLOGIES]
+    found += [(RequiredDomain(""),)] if _SLICES_OF_SLICES in entries else []
+    return tuple(domain for domains in found for domain in domains)
+
+
+def _slice(pod: Pod, group: str, names: _Topology) -> tuple[RequiredDomain, ...]:
+    """The slice of the pod: by its number in its job, and the number of the job in its JobSet."""
+    if names.slice_level not in pod.annotations:
+        return ()
+    size = _count(pod.annotations, names.slice_size)
+    numbers = (_count(pod.labels, label) for label in _INDEXES)
+    number = next((number for number in numbers if number is not None), None)
+    if not size or number is None:
+        return (RequiredDomain(""),)
+    job = pod.labels.get("jobset.sigs.k8s.io/job-index", "")
+    return required_domain(pod.annotations[names.slice_level], f"{group} {job} slice {number // size}", size)
 
 
 _Entries: TypeAlias = tuple[tuple[Callable[[Pod], Mapping[str, str]], str], ...]
@@ -194,6 +270,12 @@ def _ray(pod: Pod) -> GangWords | None:
     return GangWords("Ray", name, 1, ("RayCluster",), indispensable=head, others_unlike=True)
 
 
+def _sharing_a_domain(pod: Pod) -> GangWords | None:
+    """Any number of pods of one controller may run, but in the domain that they require."""
+    owner = pod.owner
+    return GangWords("Topology", f"{owner.kind} {owner.name}", 0) if owner and _own_domains(pod) else None
+
+
 _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     _System("stowage", _labels(GANG) + _annotations(GANG), (), _labels(GANG_MIN) + _annotations(GANG_MIN)),
     _native,
@@ -226,12 +308,12 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     _leader_worker_set,
     # NVIDIA/grove, ``operator/api/common/labels.go``
     _System("PodGang", _labels("grove.io/podgang"), ("PodGang",)),
-    *(_job_set, _kubeflow, _ray, _kueue_workload),
+    *(_job_set, _kubeflow, _ray, _kueue_workload, _sharing_a_domain),
 )
 _NAMES = frozenset({
     *(key for system in _READERS if isinstance(system, _System) for _, key in system.names),
     *(_KUEUE_GROUP, _JOB_SET, "leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
-    *("training.kubeflow.org/job-name", KUEUE_WORKLOAD),
+    *("training.kubeflow.org/job-name", KUEUE_WORKLOAD, *_REQUIRE_A_DOMAIN),
 })  # fmt: skip
 """Labels and annotations with the name of a gang: a pod without any of them names no gang."""
 

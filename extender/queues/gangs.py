@@ -18,12 +18,13 @@ from extender.k8s.objects import (
     Pod,
     PodGroup,
     PodGroupKind,
+    RequiredDomain,
     Upserted,
     is_pod_group,
 )
 from extender.k8s.pod_groups import NATIVE
 from extender.queues.gang_words import KUEUE_WORKLOAD, NO_WORDS, GangWords, words_of
-from extender.untrusted.limits import GANG_MEMBERS
+from extender.untrusted.limits import GANG_LEVELS, GANG_MEMBERS
 
 _FIELD = {"KueueWorkload": "maximumExecutionTimeSeconds"}
 """The field with the maximum run time; of other jobs ``activeDeadlineSeconds``."""
@@ -40,6 +41,8 @@ class Gang:
     not at all, 0 if undeclared. ``succeeded``: number of members that have succeeded, which count towards
     both numbers. ``templates``: members that its job creates, with the number of each, () if unknown.
     ``uncounted``: the job that declares the number of members and is not observed: "PyTorchJob train".
+    ``group``: the object that declares it, if it is observed. ``in_domains``: some members must share
+    topology domains.
     """
 
     key: str
@@ -51,6 +54,8 @@ class Gang:
     succeeded: int = 0
     templates: tuple[tuple[Pod, int], ...] = ()
     uncounted: str = ""
+    group: PodGroup | None = None
+    in_domains: bool = False
 
     @property
     def to_place(self) -> int:
@@ -97,6 +102,7 @@ class _Members:
         self.running = 0
         self.stages: Counter[str] = Counter()  # roles that may run in different stages
         self.indispensable: set[str] = set()
+        self.in_domains = 0  # members that require domains by themselves
         self.declared: Counter[int] = Counter()  # minimums that the pods declare
         self.first_start: float | None = None  # of the members that run, None if it must be found again
         self.gang: tuple[int, Gang | None] = -1, None  # with the version of the PodGroups that it is based on
@@ -104,6 +110,7 @@ class _Members:
     def add(self, pod: Pod, words: GangWords) -> None:
         self.pods[pod.key] = pod
         self.running += is_running(pod)
+        self.in_domains += bool(words.domains)
         if words.minimum is not None:
             self.declared[words.minimum] += 1
         if words.stage:
@@ -115,6 +122,7 @@ class _Members:
     def remove(self, pod: Pod, words: GangWords) -> None:
         del self.pods[pod.key]
         self.running -= is_running(pod)
+        self.in_domains -= bool(words.domains)
         if words.minimum is not None:
             self.declared[words.minimum] -= 1
             if not self.declared[words.minimum]:
@@ -165,6 +173,18 @@ class GangTable:
         if words is None:
             return None
         return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
+
+    def domains_of(self, pod: Pod) -> tuple[RequiredDomain, ...]:
+        """The topology domains that the pod must share with those other members of its gang that require the
+        same, the widest first. Its PodGroup counts, else its own annotations."""
+        if self.is_single(pod) or (gang := self.gang_of(pod)) is None or not gang.in_domains:
+            return ()
+        member = self._pods.get(pod.key)
+        words = member.words if member else words_of(pod) or NO_WORDS
+        group = gang.group
+        declared = group.domains + group.domains_of.get(words.part, ()) if group else ()
+        domains = declared or words.domains
+        return domains if len(domains) <= GANG_LEVELS else (RequiredDomain(""),)
 
     def awaited_job(self, pod: Pod, now: float) -> str:
         """The job that declares the number of pods of this pod's gang, such as "PyTorchJob train", if it
@@ -413,8 +433,9 @@ class GangTable:
         created = group.templates if group and not words.role else ()
         succeeded = sum(self._succeeded.get(_in_stage(key, role), 0) for role in roles)
         everybody = len(members.pods) + succeeded
-        if group is not None and minimum == 0 and not group.whole:
-            return None  # any number of them may run
+        in_domains = members.in_domains > 0 or bool(group and (group.domains or group.domains_of))
+        if group is not None and minimum == 0 and not (group.whole or in_domains):
+            return None  # any number of them may run, anywhere
         awaits_job = group is None and not JOB_KINDS.keys().isdisjoint(words.pod_groups)
         whole = minimum is None or (group is not None and group.whole)
         return Gang(
@@ -427,6 +448,8 @@ class GangTable:
             succeeded=succeeded,
             templates=tuple((t.pod, t.copies) for t in created if stage is None or t.role in stage.roles),
             uncounted=f"{words.pod_groups[0]} {words.object or words.name}" if awaits_job else "",
+            group=group,
+            in_domains=in_domains,
         )
 
 

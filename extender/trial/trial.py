@@ -27,8 +27,9 @@ from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import annotations_for
-from extender.verbs.evaluate import Codes, evaluate, form_on
-from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_gpu
+from extender.verbs.evaluate import evaluate, form_on
+from extender.verbs.gang_room import Supposed, gang_would_fit
+from extender.verbs.reason_codes import Codes
 from packing.fleet.arrays import Flags, Floats
 from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty
@@ -378,7 +379,7 @@ class Trial:
         if others.room:
             self.place(item)
             return
-        with_gpus = [member.key for member in others.free if wants_gpu(self.state, member)]
+        with_gpus = [member.key for member in others.free if self.state.wants_gpu(member)]
         plain = len(others.free) - len(with_gpus)  # they fit wherever the others do
         count, before = max(min(gang.to_place, 1 + len(others.free)) - plain, 1), self.savepoint()
         smallest = sorted(

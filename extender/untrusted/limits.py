@@ -60,6 +60,10 @@ GANG_MEMBERS = 2048
 limit applies to remembered members that have succeeded."""
 GANG_TEMPLATES = 16
 """Pod templates of a job that are read. Most jobs have one to three."""
+GANG_LEVELS, GANG_DOMAINS = 8, 64
+"""Topology levels in which a pod of a gang requires one domain, and domains that are tried for a part of it,
+those with just enough room first. KAI's and Kueue's topologies have at most 16 levels, of which a pod names
+one or two."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
 BUDGET_SELECTOR = 64  # requirements and values in the selector of a PodDisruptionBudget. Most have one or two
 DISRUPTED_PODS = 2000

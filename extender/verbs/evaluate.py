@@ -18,7 +18,6 @@ from extender.background import with_turns
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
 from extender.cluster.two_ways import pods_have_gpus
-from extender.dialects.hami import MIG
 from extender.dra.forecast import (
     FIRST_AVAILABLE_PENALTY,
     UNFINISHED,
@@ -34,11 +33,11 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.queue import is_restartable
 from extender.untrusted.limits import MOST_STEPS
 from extender.verbs import evaluation_kernels as kernels
-from extender.verbs.assignment import refuse_unassignable, renaming_nodes
+from extender.verbs.gang_room import refuse_outside
+from extender.verbs.reason_codes import Codes, codes_for, may_stack, never_aligned, refuse, stacked_is_better
 from packing.fleet.arrays import Flags, Floats
 from packing.fleet.feasibility import (
     any_doubtful,
-    eviction_may_help,
     fits_when_empty,
     gpu_sizes,
     missing_gpus,
@@ -50,21 +49,16 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.names import NodeKind, allows
 from packing.fleet.node_usage import Allocation
 from packing.model.gpu_catalog import find_model
-from packing.model.numa import REFUSING
 from packing.model.reasons import Reason
 from packing.model.request import ANY_MODEL, Request
 
 Keys = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int8]
 
 MAX_SCORE = 10
 """kube-scheduler's maximum score of an extender (``MaxExtenderPriority``)."""
 # By plain integers: numpy would iterate over all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
 _CODES = max(_TEXTS) + 1
-_NEVER = ~eviction_may_help(np.arange(_CODES, dtype=np.int8))
-"""(codes,) where neither room nor evictions help."""
-_NEVER[Reason.FITS] = False
 
 SPOT_BIAS = 2.0
 """Extra cost of a node of the other kind, in GPUs per GPU of the pod. A placement costs about one per GPU on
@@ -155,6 +149,8 @@ def evaluate(
         others = _evaluate_counted(state, pod, request, resources, rows[there])
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
+    if (codes := refuse_outside(state, pod, request, rows, counted.codes)) is not counted.codes:
+        counted = counted._replace(codes=codes, tally=())
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
     if forecasts and (has_words(request) or state.devices.two_ways):
         counted = _refuse_devices(state, pod, request, names, dra, forecasts, counted)
@@ -178,12 +174,13 @@ def reason_on(
     row = state.fleet.rows.get(node)
     if row is None:
         return state.unknown_node
-    dra = next(iter(dra_resources(state, pod, request, [node])), ())
+    rows, dra = np.array([row]), next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
-        return _reason_of_dra(state, request, node)
-    with state.fleet_view_for(pod) as fleet, fleet.without(without, idle=[row] if idle else []):
-        codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
-        return Reason(int(codes[0]))
+        codes = np.array([_reason_of_dra(state, request, node)], np.int8)
+    else:
+        with state.fleet_view_for(pod) as fleet, fleet.without(without, idle=[row] if idle else []):
+            codes = codes_for(state, fleet, pod, without_resources(request, dra), rows)
+    return Reason(int(refuse_outside(state, pod, request, rows, codes)[0]))
 
 
 def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
@@ -193,65 +190,9 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
     rows, codes = evaluation.rows[busy], evaluation.codes.copy()
     with state.fleet_view_for(evaluation.pod) as fleet, fleet.plugins_idle(rows):
         idle = codes_for(state, fleet, evaluation.pod, evaluation.request, rows)
+    idle = refuse_outside(state, evaluation.pod, evaluation.request, rows, idle)
     codes[busy] = np.where(idle == Reason.FITS, np.int8(Reason.PLUGIN_BUSY), idle)
     return replace(evaluation, codes=codes)
-
-
-def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """(len(rows),) reason codes for these rows of the pod's fleet view. DRA devices are ignored."""
-    codes = codes_of_form(state, fleet, pod, request, rows)
-    if (stacked := request.stacked) is None:
-        return codes
-    others = codes_of_form(state, fleet, pod, stacked, rows)
-    return np.where(_stacked_is_better(fleet, rows, codes, others), others, codes)
-
-
-def codes_of_form(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """(len(rows),) as ``codes_for``, of this form of the request only."""
-    codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node.value))[rows]  # -1 is the last
-    return _refuse(state, fleet, pod, request, rows, codes)
-
-
-def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: Codes) -> Codes:
-    """The codes, with reasons for nodes that fit but must not be used."""
-    if not request.wants_gpu:
-        return _by_cpu_and_memory(state, fleet, pod, request, rows)
-    codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
-    if request.whole:
-        codes = np.where((rows >= 0) & ~may_stack(fleet, rows), np.int8(Reason.PART_OF_A_GPU), codes)
-    if state.numa:
-        codes = _refuse_misaligned(state, fleet, pod, rows, codes)
-    if fleet.spot_rows:
-        codes = _refuse_spot(state, fleet, pod, rows, codes)
-    if state.large_jobs.table.current:
-        codes = _refuse_reserved(state, pod, rows, codes)
-    return codes
-
-
-def _refuse_reserved(state: State, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The codes, with ``RESERVED`` on nodes that are reserved for large jobs, where room would be enough."""
-    closed = [state.large_jobs.rows(reservation) for reservation in state.large_jobs.closed_to(pod)]
-    if not closed:
-        return codes
-    at = np.flatnonzero(np.logical_or.reduce(closed)[rows])
-    at = at[(rows[at] >= 0) & ~_NEVER[codes[at]]]
-    codes = codes.copy()
-    codes[at] = Reason.RESERVED.value
-    return codes
-
-
-def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """The codes of a pod without GPUs: problems of GPUs are ignored, but nodes are refused whose GPUs it may
-    request by a name that Stowage does not read."""
-    arrays, codes = fleet.arrays, np.zeros(rows.size, np.int8)
-    if request.memory_bytes:
-        codes[arrays.free_memory[rows] < request.memory_bytes] = Reason.NO_FREE_MEMORY
-    if request.cpu_milli:
-        codes[arrays.free_cpu[rows] < request.cpu_milli] = Reason.NO_FREE_CPU
-    codes[rows < 0] = state.unknown_node
-    renamed = [fleet.rows[name] for name in renaming_nodes(state, pod, state.nodes.counted_as)]
-    codes[np.isin(rows, renamed)] = Reason.UNREADABLE
-    return codes
 
 
 class _Counted(NamedTuple):
@@ -275,7 +216,7 @@ def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, 
         if (stacked := request.stacked) is None:
             return counted
         others = _evaluate_as(state, fleet, pod, stacked, rows)
-        better = _stacked_is_better(fleet, rows, counted.codes, others.codes)
+        better = stacked_is_better(fleet, rows, counted.codes, others.codes)
         costs = np.where(better, others.cost, counted.cost)
         return _Counted(np.where(better, others.codes, counted.codes), costs)
 
@@ -291,23 +232,8 @@ def _evaluate_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: R
     if request.together > 1 and any_doubtful(fleet, request):
         with state.failures.caught("separate_gpus"):
             counted = _Counted(codes, cost + separation_costs(fleet, request, rows), tally=counted.tally)
-    allowed = _refuse(state, fleet, pod, request, rows, codes)
+    allowed = refuse(state, fleet, pod, request, rows, codes)
     return counted if allowed is codes else _Counted(allowed, counted.cost, counted.keys)
-
-
-def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -> Flags:
-    """(len(rows),) where the pod fits, or can fit after evictions, only if its containers share GPUs, by the
-    codes of both forms."""
-    fits = (codes != Reason.FITS) & (stacked == Reason.FITS)
-    can_fit = (codes != Reason.FITS) & ~eviction_may_help(codes) & eviction_may_help(stacked)
-    better: Flags = may_stack(fleet, rows) & (fits | can_fit)
-    return better
-
-
-def may_stack(fleet: Fleet, rows: Rows) -> Flags:
-    """(len(rows),) where containers of a pod may share a GPU. MIG instances are never shared."""
-    divides: Flags = np.array([kind.mode != MIG for kind in fleet.names.kinds])[fleet.arrays.model[rows]]
-    return divides
 
 
 def form_on(fleet: Fleet, row: int, request: Request) -> Request:
@@ -480,22 +406,6 @@ def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
     return cost
 
 
-def _refuse_misaligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The reason codes, with ``MISALIGNED`` where the pod fits but kubelet would reject it; also where it
-    fits only after evictions, if kubelet would still reject it after all of them."""
-    refused = np.zeros(rows.size, np.bool_)
-    for which, idle in (codes == Reason.FITS, False), (eviction_may_help(codes), True):
-        refused[which] = state.numa.misaligned(fleet, pod, rows[which], REFUSING, idle=idle)
-    return np.where(refused, np.int8(Reason.MISALIGNED), codes) if refused.any() else codes
-
-
-def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Flags:
-    """(len(rows),) where kubelet would reject the pod even on the empty node, so evictions do not help."""
-    found: Flags = codes == Reason.MISALIGNED
-    found[found] = state.numa.misaligned(fleet, pod, rows[found], REFUSING, idle=True)
-    return found
-
-
 def hosts_when_empty(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
     """(N,) the evaluated nodes that would accept the pod if they were empty."""
     request, rows = evaluation.request, evaluation.rows
@@ -505,15 +415,6 @@ def hosts_when_empty(state: State, fleet: Fleet, evaluation: Evaluation) -> Flag
     never = never_aligned(state, fleet, evaluation.pod, rows, evaluation.codes)
     could: Flags = hosts & (rows >= 0) & ~never
     return could
-
-
-def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not use one: also for full nodes,
-    because evictions do not help there. Row -1 is an unknown node."""
-    if state.spot != "require" or is_restartable(pod, state.rights.queue_of(pod)):
-        return codes
-    refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
-    return np.where(refused, np.int8(Reason.ON_SPOT), codes)
 
 
 def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:

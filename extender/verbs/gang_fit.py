@@ -1,8 +1,5 @@
 """Whether the whole gang of a pod fits, checked before its first member is placed or evictions are made.
 
-Only for gangs whose minimum must be placed at once. The answer "no" must be right, because it starves the
-gang; so everything unknown to Stowage, and all resources that evictions can free, count as fitting.
-
 A member with scheduling gates cannot be placed, so it does not count toward the minimum
 (kubernetes-sigs/scheduler-plugins, ``PreFilter`` in ``pkg/coscheduling/core/core.go``; NVIDIA/KAI-Scheduler,
 ``IsReadyForScheduling`` in ``pkg/scheduler/api/podgroup_info/subgroup_info/podset.go``). Members that have
@@ -21,30 +18,22 @@ resources that it does not count, such as shares of a GPU: that is left to the e
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from extender.cluster.gang_placement import WaitingMembers, grouped, place_together, waiting_members
+from extender.cluster.gang_placement import WaitingMembers, waiting_members
 from extender.cluster.gang_starts import Start
-from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
-from extender.dra.pod_claims import class_resources
-from extender.k8s.objects import Node, Pod
+from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import Gang
-from extender.queues.rights import EvictionRules
-from extender.untrusted.limits import GANG_READ, GANG_VICTIMS, KEY, shorten
-from extender.verbs.evaluate import Evaluation, codes_of_form, evaluate, rank_keys
+from extender.untrusted.limits import GANG_READ, KEY, shorten
+from extender.verbs.evaluate import Evaluation, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
+from extender.verbs.gang_room import may_fit, wants_dra
 from packing.fleet.arrays import Flags
-from packing.fleet.feasibility import fits_when_empty, gpu_sizes
-from packing.fleet.fleet import Fleet
-from packing.fleet.node_usage import Allocation
+from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -86,7 +75,8 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
         state.gang_answers = version, {}
     answers = state.gang_answers[1]  # shared by all members
     if asked not in answers:
-        answers[asked] = _may_fit(state, gang, WaitingMembers(pod, request), now)
+        asking = WaitingMembers(pod, request, domains=state.gangs.domains_of(pod))
+        answers[asked] = may_fit(state, gang, asking, now) is not None
     return answers[asked]
 
 
@@ -172,164 +162,6 @@ def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
     """Whether another member was assigned a node in this cycle."""
     answered = state.reservations.in_cycle(state.gangs.cycle_of(pod)).keys() - {pod.uid}
     return bool(answered) and any(member.uid in answered for member in state.gangs.members(gang.key))
-
-
-@dataclass(frozen=True, slots=True)
-class Supposed:
-    """A hypothetical state: the ``nodes`` by name as they would be, and the allocations of removed pods.
-    Evictions are then excluded."""
-
-    nodes: Mapping[str, Node]
-    left: tuple[Allocation, ...] = ()
-
-
-def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed) -> bool:
-    """Whether all members that must run together would fit, as far as is known, without evictions. True for a
-    pod without such a gang. For plans and ``explain``, which promise nothing that is unknown."""
-    gang = state.gangs.gang_of(pod)
-    if gang is None or gang.to_place < 2:
-        return True
-    return _may_fit(state, gang, WaitingMembers(pod, request), time.time(), supposed)
-
-
-def _may_fit(
-    state: State, gang: Gang, asking: WaitingMembers, now: float, supposed: Supposed | None = None
-) -> bool:
-    """Whether the members fit, with nominated ones on their nodes or elsewhere: the search may miss the
-    placement for which they were nominated."""
-    others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=asking.pod.key)
-    if any(wants_gpu(state, other) for other in others.room):
-        return True
-    wanted = others.missing  # a launcher without GPUs starts before its workers
-    to_come = max(wanted - 1 - len(others.free) - len(others.gated), 0)
-    if 1 + len(others.free) + to_come < wanted:
-        return False
-    nominated = [other.key for other in others.free if state.reservations.node_of(other.uid)]
-    known = [asking.pod, *others.room, *others.free, *others.gated]
-    unseen = _unseen(state, gang, known) if to_come else []
-    members = _members_to_place(state, gang, asking, others.free, wanted, unseen)
-    fits = _fits(state, members, now, without=nominated, supposed=supposed)
-    if fits or not nominated:
-        return fits
-    rest = [other for other in others.free if other.key not in nominated]
-    members = _members_to_place(state, gang, asking, rest, wanted - len(nominated), unseen)
-    return _fits(state, members, now, supposed=supposed)
-
-
-def wants_gpu(state: State, pod: Pod) -> bool:
-    """Whether the pod requests a GPU, or its request cannot be read."""
-    request = state.request_or_none(pod)
-    return request is None or request.wants_gpu
-
-
-def _unseen(state: State, gang: Gang, known: Sequence[Pod]) -> list[Pod]:
-    """The members that the gang's job declares and that do not exist yet: those of its templates in excess of
-    ``known`` pods with the same requests."""
-    seen = Counter[Request]()
-    for member in waiting_members(known, GANG_READ, state.request_of):
-        seen[member.request] += member.count
-    unseen: list[Pod] = []
-    for template, count in gang.templates:
-        pod = replace(state.admission.as_created(template)[0], priority=known[0].priority)
-        for member in waiting_members([pod], 1, state.request_of):
-            unseen += [pod] * min(max(count - seen[member.request], 0), GANG_READ)
-            seen[member.request] = max(seen[member.request] - count, 0)
-    return unseen
-
-
-def _members_to_place(
-    state: State,
-    gang: Gang,
-    asking: WaitingMembers,
-    others: Sequence[Pod],
-    wanted: int,
-    unseen: Sequence[Pod],
-) -> Sequence[WaitingMembers]:
-    """The pod itself and as many others as must run with it, indispensable members first, then the smallest.
-    After these, members that are not created yet: ``unseen``, or copies of the pod if these have the same
-    requests."""
-    members = [asking]
-    for some in (others, unseen):
-        left = max(wanted - sum(member.count for member in members), 0)
-        members += waiting_members(islice(some, GANG_READ), left, state.request_of, gang.indispensable)
-    members = grouped(members)
-    missing = wanted - sum(member.count for member in members)
-    alike = all(member.request == asking.request for member in members)
-    if missing > 0 and alike and not (gang.words.others_unlike or gang.templates):
-        members[0] = replace(members[0], count=members[0].count + missing)
-    return members
-
-
-def wants_dra(state: State, members: WaitingMembers) -> bool:
-    """Whether they may be allocated devices outside the fleet."""
-    resources = state.devices.extended_resources
-    counted = [name for name, _ in members.request.devices]
-    named = resources and not resources.isdisjoint([*counted, *asked_by(members.pod)])
-    return bool(named or members.pod.spec.claims or class_resources(members.pod.spec))
-
-
-def _fits(
-    state: State,
-    members: Sequence[WaitingMembers],
-    now: float,
-    without: Collection[str] = (),
-    supposed: Supposed | None = None,
-) -> bool:
-    """Whether these members fit. ``without``: keys of nominated pods whose reservations are ignored."""
-    if any(wants_dra(state, member) for member in members):
-        return supposed is None  # unknown
-    pod = members[0].pod
-    with state.fleet_view_for(pod, without) as fleet:
-        if supposed is not None:
-            return fit_together(state, fleet, members, supposed)
-        if fit_together(state, fleet, members):
-            return True
-        found = _evictable(state, pod, now, _usable(fleet, members))
-        evictable = tuple(islice(found, GANG_VICTIMS + 1))
-        if not evictable or len(evictable) > GANG_VICTIMS:
-            return bool(evictable)
-        return fit_together(state, fleet, members, Supposed(state.nodes, evictable))
-
-
-def fit_together(
-    state: State, fleet: Fleet, members: Sequence[WaitingMembers], supposed: Supposed | None = None
-) -> bool:
-    """Whether all these members fit on a view of the fleet, on nodes that ``filter`` would not refuse."""
-
-    def allowed(members: WaitingMembers) -> Flags:
-        rows = np.arange(fleet.arrays.capacity)
-        codes = codes_of_form(state, fleet, members.pod, members.request, rows)
-        fits: Flags = (codes == Reason.FITS) | (codes == Reason.PLUGIN_BUSY)
-        return fits
-
-    nodes, left = (supposed.nodes, supposed.left) if supposed else (state.nodes, ())
-    with fleet.without(left):
-        return place_together(fleet, state.policy, nodes, members, allowed=allowed) is not None
-
-
-def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:
-    """(N,) the rows that have the resources of a member's request, free or not."""
-    usable = np.zeros(fleet.arrays.capacity, np.bool_)
-    for member in members:
-        usable |= (gpu_sizes(fleet, member.request) > 0) | (not member.request.wants_gpu)
-    return usable
-
-
-def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]) -> Iterator[Allocation]:
-    """The allocations on ``usable`` rows of pods that are about to end, or may be evicted for this one, if
-    only by the evictor. Recent losses of their jobs and queues protect them only for a short time."""
-    rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=True)
-    below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
-    bound = (other for other in state.pods.values() if other.node_name)
-    possible = (
-        other for other in bound if (other.is_about_to_go(now) if other.deleting else other.priority < below)
-    )
-    held_by = state.pods.allocations_of
-    holding = (other for other in possible if any(usable[held.row] for held in held_by(other)))
-    while some := list(islice(holding, GANG_VICTIMS)):
-        for other, may_leave in zip(some, rules.may_ever_leave(some), strict=True):
-            if other.deleting or may_leave:
-                yield from (held for held in held_by(other) if usable[held.row])
 
 
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)

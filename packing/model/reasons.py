@@ -60,3 +60,5 @@ class Reason(IntEnum):
     LAYOUT_CHANGES = 35, "MIG layout of the node is about to change"
     AGENTS_NOT_READY = 36, "agents of the GPU sharing system are not ready on the node"
     RESERVED = 37, "node is reserved for a large job"
+    OTHER_DOMAIN = 38, "node is outside the topology domain of the pod's gang"
+    NO_DOMAIN = 39, "node lacks the label of the topology level that the pod's gang requires"

@@ -118,12 +118,14 @@ def test_gates_that_are_lifted_one_by_one_delay_nobody(
     cluster: ControlPlane, api: Api, stowage: Stowage
 ) -> None:
     """As Kueue does for a group of pods. The first ones are refused while the others are gated; nothing ends
-    that would wake them."""
+    that would wake them. They require one rack, and only one has room for all."""
     create_classes(api)
-    for number in range(2):
-        api.create(node(f"n{number}", {GPU: 2}, labels=H100))
+    for number in range(5):
+        rack = {"example.com/rack": "whole" if 1 <= number <= 2 else f"half-{number}"}
+        api.create(node(f"n{number}", {GPU: 2}, labels=H100 | rack))
     gang = members("gated", minimum=4)
     for member in gang.values():
+        member["metadata"]["annotations"] = {"kueue.x-k8s.io/podset-required-topology": "example.com/rack"}
         member["spec"]["schedulingGates"] = [{"name": "example.com/admission"}]
         api.create(member)
     with cluster.scheduler(scheduler_configuration(stowage.url)):
@@ -133,6 +135,7 @@ def test_gates_that_are_lifted_one_by_one_delay_nobody(
             time.sleep(0.5)
         for name in gang:
             wait_until_running(api, name, within_s=10)
+    assert {api.get("Pod", name)["spec"]["nodeName"] for name in gang} == {"n1", "n2"}
 
 
 def test_a_gang_does_not_wait_for_gangs_that_cannot_start(

@@ -12,7 +12,9 @@ from extender.cluster.state import Rows, State
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import codes_for, dra_resources, may_stack, never_aligned, without_resources
+from extender.verbs.evaluate import dra_resources, without_resources
+from extender.verbs.gang_room import refuse_outside
+from extender.verbs.reason_codes import codes_for, may_stack, never_aligned
 from packing.fleet.feasibility import (
     eviction_may_help,
     fits_when_empty,
@@ -85,6 +87,7 @@ def _worth_searching(
         possible = {request: fits_when_empty(fleet, request)[rows]}
         if stacked := request.stacked:
             possible[stacked] = fits_when_empty(fleet, stacked)[rows] & may_stack(fleet, rows)
+    codes = refuse_outside(state, pod, request, rows, codes)
     has_required = np.array([name in required for name in names], np.bool_)
     may_help = (eviction_may_help(codes) & ~never) | (has_required & (codes == Reason.FITS))
     worth = np.flatnonzero(np.logical_or.reduce([*possible.values()]) & may_help)

@@ -25,6 +25,7 @@ from tests.extender.apiserver import ApiServer, source_of
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 from tests.extender.evictor.replica import UNHURRIED
 
+REQUIRES_A_RACK = {"kai.scheduler/topology-required-placement": "rack"}
 SETTINGS = {"reserve_after_seconds": 600, "reserve_seconds": 3600}
 
 
@@ -117,6 +118,20 @@ def test_a_gang_gets_as_many_nodes_as_it_needs(api, tmp_path):
     members = [large(f"g{n}", annotations=gang(2)) for n in range(2)]
     (nodes,) = Replica(api, tmp_path, *BUSY, *members).rounds().values()
     assert nodes == ["a", "b"]
+
+
+def test_a_gang_that_requires_one_rack_gets_nodes_of_one(api, tmp_path):
+    """Without that it gets the first node of each."""
+    ends = {"a": 50, "b": 4000, "c": 600, "d": 700}
+    busy = [running(f"p-{node}", node, 8, left) for node, left in ends.items()]
+    for words, reserved in ({}, ["a", "c"]), (REQUIRES_A_RACK, ["c", "d"]):
+        members = [large(f"g{n}", annotations=gang(2) | words) for n in range(2)]
+        replica = Replica(api, tmp_path, *busy, *members)
+        for node in ends:
+            replica.state.apply([Upserted(make_node(node, labels={"rack": "1" if node in "ab" else "2"}))])
+        (nodes,) = replica.rounds().values()
+        assert nodes == reserved
+        api.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
 
 
 def test_another_replica_reads_what_the_leader_chose_and_goes_on_with_it(api, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster import gang_placement
+from extender.cluster import gang_domains, gang_placement
 from extender.cluster.factory import state_of
 from extender.cluster.gang_placement import place_together, waiting_members
 from extender.cluster.state import State
@@ -23,7 +23,7 @@ from extender.k8s.resource_claims import DeviceClass
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
-from extender.verbs import gang_fit
+from extender.verbs import gang_fit, gang_room
 from extender.verbs.eviction.plan import rules_for
 from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
@@ -216,7 +216,7 @@ def test_members_that_were_nominated_may_stay_where_they_are(monkeypatch: pytest
         placed.append(sum(members.count for members in args[3]))
         return place_together(*args, **keys) if placed[-1] == 1 else None
 
-    monkeypatch.setattr(gang_fit, "place_together", only_one)
+    monkeypatch.setattr(gang_domains, "place_together", only_one)
     state = checked_state(make_node("a"), make_node("b"), replace(pods[0], nominated_node="a"), pods[1])
     assert answer(state, pods[1])[0] == ["b"]
     assert placed == [2, 1]
@@ -250,7 +250,7 @@ def test_a_small_member_is_not_refused_for_what_a_large_one_was_told() -> None:
 
 
 def test_pods_where_no_member_can_run_are_not_counted_as_victims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_fit, "GANG_VICTIMS", 1)
+    monkeypatch.setattr(gang_room, "GANG_VICTIMS", 1)
     pods = gang(2, priority=10)
     cpu_only = [make_pod(f"c{number}", 0, node_name="cpu", started=1.0) for number in range(3)]
     low = make_pod("low", 1, node_name="a", started=1.0)
@@ -289,7 +289,7 @@ def test_members_ask_once_per_change_of_the_state(monkeypatch: pytest.MonkeyPatc
         calls += 1
         return place_together(*args, **keys)
 
-    monkeypatch.setattr(gang_fit, "place_together", counted)
+    monkeypatch.setattr(gang_domains, "place_together", counted)
     monkeypatch.setattr("extender.verbs.gang_fit.time.time", lambda: 1000.0)
     pods = gang(3)
     state = checked_state(make_node("a"), make_node("b"), *pods)
@@ -318,11 +318,11 @@ def test_a_gang_beyond_the_limits_is_not_checked(monkeypatch: pytest.MonkeyPatch
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0]) == REFUSED
     monkeypatch.setattr(gang_placement, "GANG_PLACED", 1)
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
-    monkeypatch.setattr(gang_fit, "GANG_READ", 1)
+    monkeypatch.setattr(gang_room, "GANG_READ", 1)
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
     many = gang(1, minimum=10**8)[0]
     assert answer(checked_state(make_node("a"), many), many) == REFUSED
-    monkeypatch.setattr(gang_fit, "GANG_VICTIMS", 2)
+    monkeypatch.setattr(gang_room, "GANG_VICTIMS", 2)
     pods = gang(3, priority=10)
     low = [make_pod(f"low{i}", 1, node_name="b", started=1.0) for i in range(3)]
     nodes = make_node("a"), make_node("b")
@@ -392,13 +392,13 @@ def test_unlike_members_get_a_second_order() -> None:
 def test_kinds_of_members_beyond_those_that_are_placed_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [replace(pod, spec=make_pod("", cpu=f"{i + 1}m").spec) for i, pod in enumerate(gang(250))]
     state, asked = checked_state(*(make_node(f"n{i}") for i in range(40)), *pods), 0
-    codes_for = gang_fit.codes_of_form
+    codes_for = gang_room.codes_of_form
 
     def counted(*args: Any) -> Any:
         nonlocal asked
         asked += 1
         return codes_for(*args)
 
-    monkeypatch.setattr(gang_fit, "codes_of_form", counted)
+    monkeypatch.setattr(gang_room, "codes_of_form", counted)
     assert len(answer(state, pods[0])[0]) == 40
     assert asked <= gang_placement.GANG_PLACED + 1

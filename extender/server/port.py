@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import chain
 from ssl import SSLContext
 from typing import Any
 
@@ -146,6 +147,7 @@ class _WholeAnswers:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop, self._held = transport, loop, b""
+        self.is_closing = transport.is_closing  # asked twice for each request
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # the transport's own attributes
         return getattr(self._transport, name)
@@ -177,7 +179,7 @@ class Connection(HttpToolsProtocol):
         self.address = address
         self._answered = self._due = 0  # requests that are answered, and that await an answer
         self._in_head = self._in_body = self._is_last = False
-        self._head_size = self._unparsed = 0  # bytes of head and trailers; bytes of an incomplete element
+        self._trailers = self._unparsed = 0  # bytes of trailers; bytes of an incomplete element
         self._refusal = ""
         self._last_used = loop.time()
         self._deadline, self._is_idle = self._last_used + KEEP_ALIVE, True
@@ -243,21 +245,22 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_size = True, 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count(url)
-        super().on_url(url)
+        self._in_head, self._trailers = True, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Handle a header; trailers are only counted."""
-        self._count(name + value)
         if self._in_head:
             super().on_header(name, value)
+            return
+        self._trailers += len(name) + len(value)
+        if self._trailers > HEADERS:
+            raise ValueError("too large")
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_REQUESTS:
             raise ValueError("too many requests at once")
+        if sum(map(len, chain.from_iterable(self.headers)), len(self.url)) > HEADERS:
+            raise ValueError("too large")
         names = [name for name, _ in self.headers]
         if self.parser.get_http_version() == "1.0":
             self.expect_100_continue = False
@@ -305,11 +308,6 @@ class Connection(HttpToolsProtocol):
                 self.pipeline.popleft()
         if not self._due:
             super().send_400_response(msg)
-
-    def _count(self, part: bytes) -> None:
-        self._head_size += len(part)
-        if self._head_size > HEADERS:
-            raise ValueError("too large")
 
     def _wait(self) -> None:
         """Start the deadline for the client's next data."""

@@ -304,10 +304,11 @@ class State:
 
     def _note_two_ways(self, name: str) -> None:
         """Record whether the node's GPUs are offered in two ways."""
-        spec, labels = self.fleet.spec_of(name), self.nodes.labels_of(name)
         self.devices.two_ways.pop(name, None)
-        if spec and spec.gpus and (text := offered_twice(spec, labels, self.devices.on_node(name, labels))):
-            self.devices.two_ways[name] = text
+        if self.devices.slices and (spec := self.fleet.spec_of(name)):
+            labels = self.nodes.labels_of(name)
+            if text := offered_twice(spec, labels, self.devices.on_node(name, labels)):
+                self.devices.two_ways[name] = text
 
     def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
         """Why a node accepts no pods, ignoring the pod with ``ignored_uid``."""

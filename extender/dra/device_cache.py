@@ -91,13 +91,14 @@ class DeviceCache:
         self.unlisted = unlisted  # kinds that count as unknown
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
+        self.slices: dict[str, ResourceSlice] = {}
         self.templates: dict[str, ResourceClaimTemplate] = {}
         self.changes = self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
         self.taint_rules = TaintRules()
         self.total_slots: Counter[Slot] = Counter()
         self._records: dict[str, dict[str, Any]] = {
-            "ResourceSlice": {},
+            "ResourceSlice": self.slices,
             "DeviceClass": self.classes,
             "ResourceClaim": self.claims,
             "ResourceClaimTemplate": self.templates,

@@ -145,7 +145,7 @@ class Fleet:
 
     def block(self, row: int, reason: Reason) -> None:
         """Close a node for this reason until further notice; ``FITS`` reopens it."""
-        if self.arrays.blocked[row] != reason:
+        if int(self.arrays.blocked[row]) != reason:  # numpy asks an enum for its array protocol
             self.arrays.blocked[row] = reason
             self.touch(row)
 

@@ -141,7 +141,7 @@ class LargeJobs:
     def dump(self) -> dict[str, Any]:
         """All that ``load`` needs, as JSON values."""
         table = self.table
-        current = [list(one) for one in table.current]
+        current = [list(reservation) for reservation in table.current]
         return {"reserved": {"current": current, "missed": table.missed, "rests": table.rests}}
 
     def load(self, dumped: object) -> None:

@@ -102,7 +102,7 @@ class KueueBooster:
         now = self._state.end_costs.clock()
         for (_, priority), peers in (await self._peers(now)).items():
             prices, workloads, admissions = zip(*peers, strict=True)
-            settling = [one.boost if 0 <= now - one.boosted < _SETTLED else None for one in admissions]
+            settling = [had.boost if 0 <= now - had.boosted < _SETTLED else None for had in admissions]
             boosts = boosts_of(prices, settling, priority, in_use)
             for workload, admission, boost in zip(workloads, admissions, boosts, strict=True):
                 if boost != admission.boost:

@@ -41,6 +41,7 @@ from extender.cluster.policy_refresh import choose_node_sets_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
+from extender.plan.bill import in_order
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs.evaluate import separation_costs
@@ -270,30 +271,26 @@ def play(
 ) -> None:
     """Replay all arrivals of a world. It calls ``starts`` with a job's number, the time and its allocations;
     ``ends``; and in a ``queue`` ``waits`` with the jobs ahead of it, and the time."""
-    ending: list[tuple[float, int, list[Allocation]]] = []
-    waiting: list[int] = []
+    ending, running, waiting = list[tuple[float, int]](), dict[int, list[Allocation]](), list[int]()
 
     def start(number: int, now: float) -> bool:
         if (held := world.place(number, now)) is None:
             return False
         starts(number, now, held)
-        heapq.heappush(ending, (now + world.arrivals[number].duration, number, held))
+        running[number] = held
+        heapq.heappush(ending, (now + world.arrivals[number].duration, number))
         return True
 
-    def pass_time(until: float) -> None:
-        while ending and ending[0][0] <= until:
-            now, done, held = heapq.heappop(ending)
-            world.leave(done, held, now)
-            ends(done)
+    for now, number, arrives in in_order([job.time for job in world.arrivals], ending):
+        if not arrives:
+            world.leave(number, running.pop(number), now)
+            ends(number)
             _start_pending(world, waiting, start, now)
-
-    for number, job in enumerate(world.arrivals):
-        pass_time(job.time)
-        world.learn(job.template)
-        if not start(number, job.time) and queue:
-            waits(number, waiting, job.time)
+            continue
+        world.learn(world.arrivals[number].template)
+        if not start(number, now) and queue:
+            waits(number, waiting, now)
             waiting.append(number)
-    pass_time(np.inf)
 
 
 def _start_pending(world: World, waiting: list[int], start: Callable[[int, float], bool], now: float) -> None:

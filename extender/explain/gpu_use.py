@@ -43,7 +43,7 @@ from packing.model.request import Request
 
 _KINDS = 128
 """Kinds of pending pods that are evaluated, those of the highest priority: each costs a filter request."""
-_NO_NUMBER = "without a known number of GPUs"
+_NO_NUMBER = "without a known number of GPUs, which may need idle ones"
 _LEAST = 1e-6
 """GPUs below which a fraction is a rounding error."""
 _AT_ONCE = 20

@@ -241,36 +241,31 @@ class _Amounts(_TimeLimit, frozen=True, gc=False):
     template: Any = None
 
 
-class _Condition(Struct, frozen=True, gc=False):
-    type: str = ""
-    status: str = ""
-
-
 class _Made(_Start, frozen=True, gc=False):
     active: Int | None = None
     succeeded: Int | None = None
     replicas: Int | None = None
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[dict[str, Any], ...] = ()
 
 
 class PodOwnerManifest(TimedJobManifest, frozen=True, gc=False):
     """A Job or ReplicaSet with the pods that it has not created (k8s.io/api v0.37.1, ``batch/v1/types.go``,
     ``apps/v1/types.go``)."""
 
-    kind: str = ""
     spec: _Amounts = _Amounts()
     status: _Made = _Made()
 
     def record(self) -> Job:
         job, spec, status = super().record(), self.spec, self.status
-        at_once, has_ended = spec.parallelism or 1, {"Complete", "Failed"}
+        at_once = 1 if spec.parallelism is None else spec.parallelism
         if spec.completions is not None:
             at_once = min(at_once, spec.completions - (status.succeeded or 0))
         wanted = at_once if spec.replicas is None else spec.replicas
         missing = min(wanted - (status.active or status.replicas or 0), GANG_MEMBERS)
-        made = any(of.type in has_ended and of.status == "True" for of in status.conditions)
-        templates = [] if made or missing < 1 else _templates({"template": spec.template}, job.namespace)
-        if not templates:
+        held = [of.get("type") for of in status.conditions if of.get("status") == "True"]
+        is_read = missing > 0 and not is_large([spec.template])
+        templates = _templates({"template": spec.template}, job.namespace) if is_read else []
+        if not templates or "Complete" in held or "Failed" in held:
             return job
         gate = (KUEUE_GATE if KUEUE_QUEUE in self.metadata.labels else SUSPENDED,) if spec.suspend else ()
         pod = templates[0].pod

@@ -112,7 +112,7 @@ def _promise(line: StepLine) -> str:
     starts = line.mend.starts
     pods = f"; {many(len(starts), 'pending pod')} can start: {listed(starts, 3)}" if starts else ""
     frees = f"frees {_gpus(line.mend.frees)}" if line.mend.frees else "frees nothing today"
-    if line.step is Step.IDLE:
+    if line.step is Step.IDLE and line.mend.frees:
         frees = f"nodes with {_gpus(line.mend.frees)} could be removed"
     return f"tried on a copy: {frees}{pods}"
 
@@ -159,7 +159,7 @@ def _bill_text(bill: Bill) -> str:
 
 
 def _bill_rows(bill: Bill) -> Iterator[tuple[str, str, str, str, str]]:
-    yield "SCORING", "GPU-HOURS USED", "GPU-HOURS PENDING", "JOBS EARLIER", "LATER"
+    yield "GPU-HOURS", "USED", "PENDING", "JOBS EARLIER", "LATER"
     for line in bill.lines:
         starts = ("", "") if line.policy in ("", COMPARED[0]) else (str(line.earlier), str(line.later))
         yield _SCORING[line.policy], f"{line.used:,.1f}", f"{line.waited:,.1f}", *starts
@@ -197,7 +197,7 @@ def as_html(audit: Audit) -> str:
         key="".join(f"<span>{_square(f'var(--{c})')}{_COLORS[c][0]}</span>" for c in _COLORS if c in shown),
         by=audit.by,
         groups=_table(_groups(audit)),
-        bill=f"<section><h2>{_safe(_bill_text(bill))}</h2>{_table(_bill_rows(bill))}</section>"
+        bill=f'<section class="bill"><h2>{_safe(_bill_text(bill))}</h2>{_table(_bill_rows(bill))}</section>'
         if bill
         else "",
         notes="<br>".join(map(_safe, _notes(audit))),

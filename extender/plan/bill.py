@@ -93,15 +93,15 @@ def daily_bill(source: ClusterSource, now: float, progress: Progress) -> Bill:
     runs = [run for pod in source.pods() if (run := _run_of(state, pod, now - DAY, skipped))]
     runs.sort(key=lambda run: (run.arrived, -run.pod.priority, run.pod.key))
     since = max(now - DAY, runs[-_MOST].arrived if len(runs) > _MOST else 0.0)
-    arrived = [run for run in runs if run.started >= since]
+    arrived = [replace(run, arrived=max(run.arrived, since)) for run in runs if run.started >= since]
     before = [run for run in runs if run.started < since < run.started + run.seconds]
     began = {"": [run.started for run in arrived]}
     for number, policy in enumerate(COMPARED):
         progress("replaying the last day", number / len(COMPARED))
-        began[policy] = _replayed(source, arrived, before, since, now, policy)
+        began[policy] = _replayed(source, arrived, before, now, policy)
     progress("replaying the last day", 1.0)
     default = _starts(arrived, began[COMPARED[0]], now)
-    lines = tuple(_line(policy, arrived, starts, default, since, now) for policy, starts in began.items())
+    lines = tuple(_line(policy, arrived, starts, default, now) for policy, starts in began.items())
     notes = tuple(f"{many(count, 'pod')} {why}" for why, count in skipped.items())
     return Bill(since, now, len(default), lines, notes)
 
@@ -129,24 +129,12 @@ def _run_of(state: State, pod: Pod, since: float, skipped: Counter[str]) -> _Run
         return None
     gang = state.gangs.gang_of(pod) if state.gang_check else None
     job, gpus = gang.key if gang else pod.key, gpus_asked_by(state, request)
-    return _Run(
-        pod,
-        request,
-        job,
-        gpus,
-        max(pod.created, since),
-        started,
-        ended - started if pod.node_name else math.inf,
-    )
+    seconds = ended - started if pod.node_name else math.inf
+    return _Run(pod, request, job, gpus, max(pod.created, since), started, seconds)
 
 
 def _replayed(
-    source: ClusterSource,
-    arrived: Sequence[_Run],
-    before: Sequence[_Run],
-    since: float,
-    now: float,
-    policy: str,
+    source: ClusterSource, arrived: Sequence[_Run], before: Sequence[_Run], now: float, policy: str
 ) -> list[float]:
     """When each pod that ``arrived`` starts, in Unix seconds; infinite if not until ``now``."""
     changes: list[Event] = [Deleted("Pod", run.pod.key) for run in arrived]
@@ -158,9 +146,8 @@ def _replayed(
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     state.policy = POLICIES[policy](prior=prior, minimum_milli=minimum)
     arrivals, runs = Arrivals(trial.fleet, state.policy), [*arrived, *before]
-    items = [
-        pending_item(state, as_new(replace(run.pod, deleting=False)), run.request, permitted) for run in runs
-    ]
+    pods = (as_new(replace(run.pod, deleting=False)) for run in runs)
+    items = [pending_item(state, pod, run.request, permitted) for pod, run in zip(pods, runs, strict=True)]
     number_of, starts = {item.key: number for number, item in enumerate(items)}, [math.inf] * len(runs)
     ends = [(run.started + run.seconds, len(arrived) + number) for number, run in enumerate(before)]
     heapify(ends)
@@ -204,16 +191,11 @@ def _starts(runs: Sequence[_Run], began: Sequence[float], now: float) -> Mapping
 
 
 def _line(
-    policy: str,
-    runs: Sequence[_Run],
-    began: Sequence[float],
-    default: Mapping[str, float],
-    since: float,
-    now: float,
+    policy: str, runs: Sequence[_Run], began: Sequence[float], default: Mapping[str, float], now: float
 ) -> BillLine:
     used = waited = 0.0
     for run, start in zip(runs, began, strict=True):
-        waited += run.gpus * (min(start, now) - max(run.arrived, since))
+        waited += run.gpus * (min(start, now) - run.arrived)
         used += run.gpus * (min(start + run.seconds, now) - min(start, now))
     sooner = [default[job] - start for job, start in _starts(runs, began, now).items()]
     earlier, later = (sum(sign * gain > _NOTICED for gain in sooner) for sign in (1, -1))

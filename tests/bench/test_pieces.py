@@ -14,6 +14,7 @@ TASKS = {
     "forecast of starts",
     "history of the fleet",
     "refresh of the policy",
+    "reservations",
     "shield",
     "version of the API server",
 }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Literal
 
 _SEPARATORS = re.compile("[-_ ]+")
@@ -228,7 +229,7 @@ class Request(_Hashed):
         try:
             return self._hash
         except AttributeError:
-            object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _FIELDS)))
+            object.__setattr__(self, "_hash", hash(_VALUES(self)))
             return self._hash
 
     @property
@@ -260,7 +261,7 @@ def _bounded(name: str, count: int) -> tuple[str, int]:
     return name, min(count, MOST_DEVICES)
 
 
-_FIELDS = tuple(field.name for field in fields(Request))
+_VALUES = attrgetter(*(field.name for field in fields(Request)))
 
 
 def whole_gpus(count: int, resource: str = "") -> Shares:

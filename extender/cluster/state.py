@@ -225,9 +225,15 @@ class State:
 
     def _may_evict(self, preemptor: Pod, victim: Pod, at: float) -> bool:
         """Whether the victim may be evicted for the preemptor then (Unix seconds)."""
-        equals = self.large_jobs.evicts_equals
-        rules = EvictionRules(self.rights, self.gangs, self.disruptions, preemptor, at, to_equals=equals)
+        rules = self.rules_for(preemptor, at, to_equals=self.large_jobs.evicts_equals)
         return rules.may_ever_leave([victim])[0]
+
+    def rules_for(
+        self, pod: Pod, now: float, *, to_equals: bool = False, moved_within: float | None = None
+    ) -> EvictionRules:
+        """The rules for evictions for the pod at this time (Unix seconds)."""
+        rights, gangs, known = self.rights, self.gangs, self.disruptions
+        return EvictionRules(rights, gangs, known, pod, now, to_equals=to_equals, moved_within=moved_within)
 
     def _place_together(
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]

@@ -24,7 +24,6 @@ from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
 from extender.trial.running_pods import FUTURES, free_soon, running_on
 from extender.untrusted.limits import GANG_READ
-from extender.verbs.eviction.plan import rules_for
 from packing.fleet.arrays import Flags
 from packing.fleet.feasibility import fits_when_empty, gpu_sizes
 from packing.plan.backfill import (
@@ -118,7 +117,7 @@ class LargeJobReserver:
         if first is None or not state.large_jobs.evicts_equals:
             return running
         pods = [state.pods[pod.key] for pod in running]
-        leave = rules_for(state, first, self._clock(), to_equals=True).may_ever_leave(pods)
+        leave = state.rules_for(first, self._clock(), to_equals=True).may_ever_leave(pods)
         found = zip(running, leave, strict=True)
         return [pod._replace(ends=np.zeros(FUTURES)) if gone else pod for pod, gone in found]
 

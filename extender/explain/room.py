@@ -41,7 +41,7 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.evaluate import dra_resources
 from extender.verbs.eviction.node_pods import gpus_held
-from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
+from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import gang_may_fit
 from packing.fleet.feasibility import copies_that_fit
@@ -240,7 +240,7 @@ def evictions_for(
         shown = plans[:BEST]
     if plans and not gang_may_fit(state, pod, request):
         useless, plans, shown = len(plans), [], []
-    rules = rules_for(state, pod, now, to_equals=actor == "evictor")
+    rules = state.rules_for(pod, now, to_equals=actor == "evictor")
     on_nodes = [other for node in lacking for other in state.pods.on_node(node)]
     others = [other for other in on_nodes if other.uid != pod.uid and not other.deleting]
     protected = Counter(filter(None, rules.why_not(others)))

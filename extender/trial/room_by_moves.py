@@ -195,10 +195,8 @@ class Movers:
         """The rules for evictions for the pod; for headroom, for a pod of the same priority as these."""
         pod = self._pod or replace(_NOBODY, priority=max((member.priority for member in members), default=0))
         if pod.priority not in self._rules:
-            state, shield = self._state, self._rule.shield if self._rule else 0.0
-            self._rules[pod.priority] = EvictionRules(
-                state.rights, state.gangs, state.disruptions, pod, self._now, moved_within=shield
-            )
+            shield = self._rule.shield if self._rule else 0.0
+            self._rules[pod.priority] = self._state.rules_for(pod, self._now, moved_within=shield)
         return self._rules[pod.priority]
 
     def _with_gang(self, pod: Pod) -> dict[str, Movable | None]:

@@ -22,7 +22,6 @@ from extender.cluster.state import Rows, State
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Node, Pod, RequiredDomain
 from extender.queues.gangs import Gang
-from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
 from extender.verbs.reason_codes import NEVER, Codes, codes_of_form
 from packing.fleet.arrays import Flags
@@ -262,7 +261,7 @@ def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> Flags:
 def _evictable(state: State, pod: Pod, now: float, usable: Flags) -> Iterator[Allocation]:
     """The allocations on ``usable`` rows of pods that are about to end, or may be evicted for this one, if
     only by the evictor. Recent losses of their jobs and queues protect them only for a short time."""
-    rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=True)
+    rules = state.rules_for(pod, now, to_equals=True)
     below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
     bound = (other for other in state.pods.values() if other.node_name)
     possible = (

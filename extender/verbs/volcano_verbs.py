@@ -30,7 +30,7 @@ from extender.protocol.node_names import Bytes, NodeNames
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote
 from extender.untrusted.limits import VOLCANO_NODES, shorten
 from extender.verbs.evaluate import MAX_SCORE, Evaluation, reason_on
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.prioritize import prioritize
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
@@ -254,7 +254,7 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
     for node, proposed in _by_node(candidates).items():
         known = _running(session, node, proposed)
         if session.reason(pod, request, node, later=True) is Reason.FITS:
-            reasons = rules_for(session.state, pod, time.time()).why_not([*known.values()])
+            reasons = session.state.rules_for(pod, time.time()).why_not([*known.values()])
             uids |= {uid for uid, why in zip(known, reasons, strict=True) if not why}
         else:
             plans += _plans(session, pod, node, known.keys())

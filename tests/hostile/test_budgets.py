@@ -10,7 +10,6 @@ import pytest
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import BUDGETS_PER_POD
-from extender.verbs.eviction.plan import rules_for
 from tests.hostile.cluster import EVENT, PLAIN, Cluster, steps, usual_pod
 from tests.hostile.objects import budget, exists
 
@@ -85,7 +84,7 @@ def test_words_of_any_text(runner: asyncio.Runner, text: str) -> None:
         )
         low, wants = pods["d/low"], pods["d/wants"]
         for preemptor, victim in ((wants, pods["d/plain"]), (low, wants)):
-            assert rules_for(cluster.engine.state, preemptor, 1e9).why_not([victim]) != [""]
+            assert cluster.engine.state.rules_for(preemptor, 1e9).why_not([victim]) != [""]
         usual = steps(
             lambda: rights.rights_of(replace(pods["d/plain"]))
         )  # a new record of which nothing is known

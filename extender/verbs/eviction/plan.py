@@ -80,11 +80,6 @@ class EvictionPlan:
         return bool(self.to_evict), self.cost, self.of_others, self.node
 
 
-def rules_for(state: State, pod: Pod, now: float, *, to_equals: bool = False) -> EvictionRules:
-    """The rules for evictions for the pod at this time (Unix seconds)."""
-    return EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=to_equals)
-
-
 def plan_evictions(
     state: State,
     pod: Pod,
@@ -113,7 +108,7 @@ def plan_evictions(
     promising = promising_nodes(state, pod, request, nodes, required)
     if not promising:
         return []
-    rules = rules_for(state, pod, now, to_equals=to_equals)
+    rules = state.rules_for(pod, now, to_equals=to_equals)
     names = [node.name for node in promising]
     candidates = dict(zip(names, candidates_on(state, rules, names, only), strict=True))
     chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)

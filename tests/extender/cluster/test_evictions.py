@@ -14,7 +14,6 @@ from extender.queues.rights import WhyNot
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
-from extender.verbs.eviction.plan import rules_for
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 
 SECONDS = "preemption-toleration.scheduling.x-k8s.io/toleration-seconds"
@@ -88,5 +87,5 @@ def test_the_settings_make_the_rights() -> None:
     preemptor = make_pod("p", priority=1)
     for evict, why in ((False, WhyNot.KUEUE), (True, "")):
         state = state_of(make_settings(evict_kueue_pods=evict))
-        assert rules_for(state, preemptor, 0.0).why_not([kueue]) == [why]
+        assert state.rules_for(preemptor, 0.0).why_not([kueue]) == [why]
     assert state_of(make_settings(queues={"a": {}})).rights.queues.by_name.keys() == {"a"}

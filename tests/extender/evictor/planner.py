@@ -8,7 +8,6 @@ from itertools import combinations
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Pod
-from extender.queues.rights import EvictionRules
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason
@@ -28,7 +27,7 @@ def plan_evictions(
     """Terminating pods cost nothing; the cost is the number of the others. A label ``budget: none`` is a
     violation of a PodDisruptionBudget."""
     plans = []
-    rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=to_equals)
+    rules = state.rules_for(pod, now, to_equals=to_equals)
     for node in nodes:
         allowed = [one for one in state.pods.on_node(node) if one.deleting or not any(rules.why_not([one]))]
         sets = (chosen for size in range(1, len(allowed) + 1) for chosen in combinations(allowed, size))

@@ -24,7 +24,6 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
 from extender.verbs import gang_fit, gang_room
-from extender.verbs.eviction.plan import rules_for
 from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of, freest_gpus
@@ -203,7 +202,7 @@ def test_a_queue_that_may_lose_no_more_pods_for_a_while_counts_as_evictable() ->
     state = with_queues({"q": {"evictions_per_hour": 1}}, *nodes, *victims, first, second)
     gone = replace(victims[0], deleting=True, disruption="PreemptionByScheduler", disrupted=time.time())
     state.apply([Upserted(gone), Deleted("Pod", gone.key), Upserted(replace(first, nominated_node="a"))])
-    assert rules_for(state, second, time.time()).why_not([victims[1]]) == [WhyNot.HOURLY_BOUND]
+    assert state.rules_for(second, time.time()).why_not([victims[1]]) == [WhyNot.HOURLY_BOUND]
     assert answer(state, state.pods[first.key])[0] == ["a"]
 
 

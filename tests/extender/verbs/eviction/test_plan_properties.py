@@ -16,7 +16,7 @@ from extender.queues.disruptions import DisruptionLog
 from extender.queues.rights import EvictionRules
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.node_pods import Bound, Prices, candidates_on, work_of
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.victims.rights import ROOM_SECONDS
 from packing.victims.victims import Cost
@@ -85,7 +85,7 @@ def cases(draw, most_pods: int = 7) -> tuple[State, Pod]:
 @given(cases(), st.booleans(), st.booleans())
 def test_plans_are_valid_fair_and_contain_nobody_without_need(case, to_equals: bool, whole: bool) -> None:
     state, pod = case
-    rules = rules_for(state, pod, NOW, to_equals=to_equals)
+    rules = state.rules_for(pod, NOW, to_equals=to_equals)
     found = plan_evictions(state, pod, list(state.nodes), NOW, to_equals=to_equals, whole_gangs=whole)
     ranks = [(bool(plan.to_evict), plan.cost) for plan in found]  # first those whose victims leave anyway
     assert ranks == sorted(ranks)
@@ -138,7 +138,7 @@ def test_a_plan_is_found_where_there_is_one_and_its_cost_is_not_below_the_least(
     """How much above: tests/packing/victims."""
     state, pod = case
     state.apply([Deleted("Pod", one.key) for one in list(state.pods.values()) if one.deleting])
-    rules = rules_for(state, pod, NOW)
+    rules = state.rules_for(pod, NOW)
     for node in state.nodes:
         plans = plan_evictions(state, pod, [node], NOW)
         if why(state, pod, node) in (Reason.FITS, Reason.OVERCOMMITTED):  # what it holds is not known
@@ -242,7 +242,7 @@ def test_a_plan_with_what_was_kept_is_that_of_a_fresh_state(case, steps, to_equa
         assert plan_evictions(state, *asked, to_equals=to_equals) == plan_evictions(
             fresh, *asked, to_equals=to_equals
         )
-        rules = rules_for(state, pod, now, to_equals=to_equals)
+        rules = state.rules_for(pod, now, to_equals=to_equals)
         for candidates in candidates_on(state, rules, list(state.nodes)):
             running = [bound.pod for bound in candidates.pods.running]
             assert candidates.may_leave.tolist() == [not why for why in rules.why_not(running)]

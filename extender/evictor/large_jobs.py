@@ -66,13 +66,10 @@ class LargeJobReserver:
         self._last = clock()
 
     async def run(self) -> None:
-        """Rounds until cancelled. No error ends it."""
+        """Rounds until cancelled. The service repeats it after an error."""
         while True:
             await asyncio.sleep(INTERVAL)
-            try:
-                await self.round()
-            except Exception:
-                _log.exception("reserving nodes for large jobs failed")
+            await self.round()
 
     async def round(self) -> None:
         """Renew the reservations, if this replica leads and its state is complete."""

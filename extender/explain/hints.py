@@ -51,7 +51,7 @@ from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
-from extender.queues.gang_words import GANG, GANG_MIN
+from extender.queues.gang_words import GANG, GANG_MIN, KUEUE_LEVEL
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import clock_text, listed, many
@@ -92,8 +92,6 @@ _OF_PROVIDERS = re.compile(
 _GPU = "nvidia.com/gpu"
 _OLD_GPU = "alpha.kubernetes.io/nvidia-gpu"
 """Its name up to Kubernetes 1.10."""
-_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
-"""Kueue's annotation with the label key of nodes among which all pods of a workload must be."""
 
 
 def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
@@ -406,7 +404,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
     asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
     selected = len(asked)
     asked += [(r.key, r.values) for r in required if r.operator == "In"]
-    asked += [(pod.annotations[_TOPOLOGY], ())] if _TOPOLOGY in pod.annotations else []
+    asked += [(pod.annotations[KUEUE_LEVEL], ())] if KUEUE_LEVEL in pod.annotations else []
     for r in required:
         if r.operator in ("Gt", "Lt") and r.values and integer(r.values[0]) is None:
             said = Word.NOT_AN_INTEGER(key=shorten(r.key, KEY), op=r.operator, value=quoted(r.values[0]))
@@ -421,7 +419,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
             domain, slash, _ = key.partition("/")
             more = Word.AUTOSCALED() if slash and _OF_PROVIDERS.search(domain) else None
-            more = Word.LEVEL_OF_KUEUE() if key == pod.annotations.get(_TOPOLOGY) else more
+            more = Word.LEVEL_OF_KUEUE() if key == pod.annotations.get(KUEUE_LEVEL) else more
             instead = {near if name == key else name: value for name, value in pod.spec.node_selector}
             selector = tuple(sorted(instead.items()))
             mended = replace(pod, spec=replace(pod.spec, node_selector=selector))

@@ -23,6 +23,10 @@ GANG_MIN = "stowage.dev/gang-min"
 """Label or annotation: number of members that must run; all if it is absent."""
 KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
 """Annotation: the name of the Workload of the pod's job."""
+KUEUE_POD_SET = "kueue.x-k8s.io/podset"
+"""Label: the part of the Workload to which the pod belongs."""
+KUEUE_LEVEL = "kueue.x-k8s.io/podset-required-topology"
+"""Annotation: the label key of nodes that all pods of a part of a Workload must share."""
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 _JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _KOORDINATOR_MIN = "gang.scheduling.koordinator.sh/min-available"
@@ -42,7 +46,7 @@ class _Topology(NamedTuple):
 _TOPOLOGIES = (
     # kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go``
     _Topology(
-        "kueue.x-k8s.io/podset-required-topology",
+        KUEUE_LEVEL,
         "kueue.x-k8s.io/podset-slice-required-topology",
         "kueue.x-k8s.io/podset-slice-size",
     ),
@@ -117,7 +121,7 @@ def _own_domains(pod: Pod) -> tuple[RequiredDomain, ...]:
     entries = pod.annotations
     if _REQUIRE_A_DOMAIN.isdisjoint(entries):
         return ()
-    pod_set = pod.labels.get("kueue.x-k8s.io/podset", "")
+    pod_set = pod.labels.get(KUEUE_POD_SET, "")
     selected = {key for key, _ in pod.spec.node_selector}
     if pod_set and not selected.isdisjoint({HOSTNAME, *(entries.get(names.level) for names in _TOPOLOGIES)}):
         return ()

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from extender.k8s.eviction_objects import QUEUE_LABEL as QUEUE_LABEL
 from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.job_kinds import KUEUE_QUEUE
 from extender.k8s.objects import Event, Pod, take_in
 from extender.settings import DEFAULT_QUEUES, Queue
 
 OTHER_QUEUE_LABELS = (
-    "kueue.x-k8s.io/queue-name",
+    KUEUE_QUEUE,
     "kueue.x-k8s.io/local-queue-name",
     "kueue.x-k8s.io/cluster-queue-name",
     "scheduling.volcano.sh/queue-name",

@@ -17,6 +17,7 @@ from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Kind, Pod, Unlisted
 from extender.queues.disruptions import DisruptionLog, job_of
+from extender.queues.gang_words import KUEUE_POD_SET, KUEUE_WORKLOAD
 from extender.queues.gangs import GangTable
 from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
@@ -441,6 +442,6 @@ def managed_by_kueue(pod: Pod) -> bool:
     labels = pod.labels
     return (
         labels.get("kueue.x-k8s.io/managed") == "true"
-        or "kueue.x-k8s.io/podset" in labels
-        or "kueue.x-k8s.io/workload" in pod.annotations
+        or KUEUE_POD_SET in labels
+        or KUEUE_WORKLOAD in pod.annotations
     )

@@ -11,12 +11,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 Run: TypeAlias = Callable[[], Awaitable[None]]
 T = TypeVar("T")
@@ -120,3 +121,31 @@ class Background:
         self.failures[name] += 1
         self._last[name] = _Error(time.monotonic(), type(error).__name__)
         _log.error("%s failed and restarts in %g s", name, self._pause, exc_info=error)
+
+
+Part = Literal[
+    "observe", "plan", "cost", "choose", "terms", "forecast", "rank", "explain",
+    "node_sets", "separate_gpus", "end_costs",
+]  # fmt: skip
+"""Part that may fail; a label of ``stowage_policy_failures_total``."""
+
+
+class Failures:
+    """Counts of failures in comparing nodes and explaining, by the part that failed: pods are placed without
+    it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Part] = Counter()
+        self._logged: set[tuple[Part, str]] = set()
+
+    @contextmanager
+    def caught(self, what: Part) -> Iterator[None]:
+        """Suppress and count errors in the block. The first of each kind is logged."""
+        try:
+            yield
+        except Exception as error:
+            self.counts[what] += 1
+            if (kind := (what, type(error).__name__)) not in self._logged:
+                self._logged.add(kind)
+                text = "policy: %s failed; pods are placed without it; further failures are only counted"
+                _log.error(text, what, exc_info=error)

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from extender.cluster.failures import Failures
+from extender.background import Failures
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError

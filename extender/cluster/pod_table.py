@@ -10,9 +10,8 @@ from operator import attrgetter
 from typing import Any
 
 from extender.cluster.allocations import Allocations, Placement, Problems
-from extender.cluster.assumed_pods import AssumedPod
 from extender.cluster.claim_check import ClaimHistory
-from extender.cluster.reservations import FAILED, Reservations
+from extender.cluster.reservations import FAILED, AssumedPod, Reservations
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pod

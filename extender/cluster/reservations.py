@@ -9,18 +9,17 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 from extender.cluster.allocations import Placement
-from extender.cluster.assumed_pods import AssumedPods
-from extender.cluster.gang_starts import GangStarts
 from extender.dialects.pod_request import bound_request
 from extender.k8s.objects import Pod
 from extender.queues.disruptions import job_of
+from extender.queues.gangs import GangStarts
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS
 
@@ -356,3 +355,131 @@ class Reservations:
     def _strongest(self, uid: str) -> str:
         places = self._places.get(uid)
         return places[min(places)].node if places else ""
+
+
+TIME_TO_LIVE = 60.0
+"""Seconds after which an assumed pod is looked up. kube-apiserver aborts a request after the same time
+(``--request-timeout``): a binding that has not happened by then never will."""
+SHOWN_WITHIN = 5.0
+"""The same for a pod with a confirmed binding: the watch shows almost all within milliseconds."""
+
+
+@dataclass(slots=True)
+class AssumedPod:
+    """One pod on one node. ``pod`` is the pod as bound: with its node, and with ``assignment``, the
+    annotations that name its GPUs.
+
+    ``since``: when the binding was last requested or answered, in seconds of the caller's clock.
+    ``in_flight``: number of bindings without an answer yet. ``outcome_unknown``: a binding was never
+    answered, and may have happened. ``confirmed``: the binding has happened.
+    """
+
+    pod: Pod
+    since: float
+    assignment: Mapping[str, str] = field(default_factory=dict)
+    in_flight: int = 0
+    outcome_unknown: bool = False
+    confirmed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its key in ``Allocations``, which differs from the key of the pod that the watch shows."""
+        return f"{self.pod.key} {self.pod.uid}@{self.pod.node_name}"
+
+
+class AssumedPods:
+    """Bindings that were requested of the API server and that the watch does not show yet. A pod has several
+    while it is unknown which of them happened.
+
+    The API server makes a binding or rejects it, or its answer is lost; the watch shows a binding after the
+    answer. An assumed pod is forgotten when
+
+    - the watch shows the pod bound, deleted or ended;
+    - the binding has happened, and a list that began later does not contain the pod;
+    - the API server rejects the binding, or makes another binding of the same pod;
+    - it is overdue, and a lookup at the API server shows the state of the pod.
+    """
+
+    def __init__(self) -> None:
+        self._by_uid: defaultdict[str, dict[str, AssumedPod]] = defaultdict(dict)
+        self._by_key: dict[str, AssumedPod] = {}
+
+    def __iter__(self) -> Iterator[AssumedPod]:
+        return iter(list(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def of_pod(self, uid: str) -> list[AssumedPod]:
+        return list(self._by_uid[uid].values()) if uid in self._by_uid else []
+
+    def on_node(self, uid: str, node: str) -> AssumedPod | None:
+        return self._by_uid[uid].get(node) if uid in self._by_uid else None
+
+    def by_key(self, key: str) -> AssumedPod | None:
+        return self._by_key.get(key)
+
+    def insert(self, assumed: AssumedPod) -> None:
+        """Add an assumed binding, or replace the one of this pod to this node."""
+        self._by_uid[assumed.pod.uid][assumed.pod.node_name] = assumed
+        self._by_key[assumed.key] = assumed
+
+    def delete(self, assumed: AssumedPod) -> None:
+        del self._by_key[assumed.key]
+        del self._by_uid[assumed.pod.uid][assumed.pod.node_name]
+        if not self._by_uid[assumed.pod.uid]:
+            del self._by_uid[assumed.pod.uid]
+
+    def overdue(self, now: float) -> list[AssumedPod]:
+        """Assumed pods without bindings in flight that the watch has not shown for too long."""
+        return [
+            assumed
+            for assumed in self
+            if not assumed.in_flight
+            and now - assumed.since >= (SHOWN_WITHIN if assumed.confirmed else TIME_TO_LIVE)
+        ]
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest was last requested or answered; 0 if there are none."""
+        return max((now - assumed.since for assumed in self), default=0.0)
+
+
+class RetryOrder:
+    """The order after an interruption: pods of higher priority are placed first. An interruption ends with
+    the first request, and with each request that could only be answered with an error.
+
+    While its extender fails, every attempt of kube-scheduler fails. It then clears the nomination of the pod
+    and puts it into its backoff queue, each pod for a different time. So a pod of low priority may be retried
+    first and take the room that victims have just freed. Until the pods of higher priority have been retried,
+    such a pod is rejected with an error, which puts it back into the backoff queue.
+    """
+
+    def __init__(self) -> None:
+        self._ends = math.inf
+        self._tried: set[str] = set()
+
+    def interrupted(self, now: float) -> None:
+        """Enforce the order from ``now`` (monotonic seconds) for ``RETRIED_WITHIN`` seconds."""
+        self._ends = now + RETRIED_WITHIN
+        self._tried.clear()
+
+    def must_wait(self, failed: Iterable[Pod], pod: Pod, now: float) -> bool:
+        """Whether a pod of higher priority whose last attempt ``failed`` has not been retried since.
+        Otherwise this pod counts as retried."""
+        if self._ends == math.inf:
+            self.interrupted(now)
+        if now >= self._ends:
+            self._tried.clear()
+            return False
+        if any(self._goes_first(other, pod) for other in failed):
+            return True
+        self._tried.add(pod.uid)
+        return False
+
+    def _goes_first(self, other: Pod, pod: Pod) -> bool:
+        return (
+            other.priority > pod.priority
+            and other.scheduler_name == pod.scheduler_name
+            and not other.deleting
+            and other.uid not in self._tried
+        )

@@ -17,19 +17,18 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
+from extender.background import Failures
 from extender.cluster.admission import Admission
 from extender.cluster.allocations import Allocations, Placement
-from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand import DemandLearner
 from extender.cluster.end_costs import EndCosts
-from extender.cluster.failures import Failures
 from extender.cluster.gang_domains import DomainSearch, GangDomains
 from extender.cluster.gang_placement import FarCosts, GangCosts, GangHolds, WaitingMembers
 from extender.cluster.large_jobs import LargeJobs
-from extender.cluster.node_table import NodeTable, blocked_because
+from extender.cluster.node_table import NodeTable, blocked_because, offered_twice
 from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
-from extender.cluster.two_ways import offered_twice
+from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.dialects.pod_request import as_whole, bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.device_cache import DeviceCache

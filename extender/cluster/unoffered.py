@@ -20,7 +20,7 @@ from extender.dialects.shared_gpus import NVIDIA, is_gpu_resource
 from extender.dra.cel.program import Unsupported
 from extender.dra.node_devices import NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
-from extender.inventory.other_allocators import FOR_MACHINES, OtherAllocator, other_allocator
+from extender.inventory.node_state import FOR_MACHINES, OtherAllocator, other_allocator
 from extender.untrusted.limits import GPUS_PER_NODE, quoted
 from packing.fleet.stranded import closed_reason
 from packing.model import node_spec

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias, get_args
 
 from extender.dra.allocator import AvailableDevices
 from extender.dra.cel.program import Unsupported
-from extender.dra.device_slots import Slot
 from extender.dra.node_devices import (
     NodeDevices,
     PoolAvailability,
@@ -24,7 +23,7 @@ from extender.dra.node_devices import (
     is_gpu,
     pool_availability,
 )
-from extender.dra.pools import DevicePool, PoolId, build_pool
+from extender.dra.pools import DevicePool, PoolId, Slot, build_pool
 from extender.k8s.affinity import Taint
 from extender.k8s.resource_claims import (
     UNKNOWN_POOL,
@@ -83,7 +82,7 @@ class DeviceCache:
     """``changes`` counts changes to all objects, ``rules_version`` those to classes and taint rules.
     ``extended_resources`` are those that classes provide in their specs. ``total_slots`` are the slots of all
     nodes at the last ``refresh``. ``two_ways``: nodes whose GPUs a device plugin also offers
-    (``extender/cluster/two_ways.py``). ``since_1_37``: kube-scheduler is of 1.37 or later: ranges of
+    (``extender/cluster/node_table.py``). ``since_1_37``: kube-scheduler is of 1.37 or later: ranges of
     capacities may be fractional, and shares without amounts count their device's counters once."""
 
     def __init__(self, unlisted: Collection[str] = ()) -> None:

@@ -25,9 +25,9 @@ from extender.dra.allocator import (
 from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.device_cache import DeviceCache, Labels
-from extender.dra.device_slots import LostSlots, lost_slots, slot_prices
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
+from extender.dra.pools import LostSlots, lost_slots, slot_prices
 from extender.k8s.affinity import tolerated
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError

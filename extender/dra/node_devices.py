@@ -11,8 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from extender.dra.allocator import AvailableDevices, CounterAmounts
-from extender.dra.device_slots import Counts, Slots, slots_of
-from extender.dra.pools import DevicePool
+from extender.dra.pools import Counts, DevicePool, Slots, slots_of
 from extender.k8s.resource_claims import AllocationResult
 from extender.k8s.resource_slices import Device, DeviceId, Version
 from packing.model.gpu_catalog import find_model

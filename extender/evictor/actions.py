@@ -20,7 +20,7 @@ from extender.evictor.book import Book, Hold
 from extender.evictor.decision import announced_at, grace_of, longest_grace, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.inventory.devices import LAYOUT_LABEL
-from extender.k8s.mig_change import ANNOTATION, MigChange
+from extender.k8s.device_objects import ANNOTATION, MigChange
 from extender.k8s.objects import Node, Pod
 from extender.settings import Settings
 from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered

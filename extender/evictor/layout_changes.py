@@ -2,8 +2,8 @@
 
 The order is: mark the node, so that it accepts no new pods; move its pods, as for a large job; set the label
 that the MIG manager follows; wait until the node advertises the devices of the layout; release the node. The
-state of a change is an annotation of the node (``extender.k8s.mig_change``), so a crash at any point loses
-nothing, and an abandoned mark expires. If another party labels or cordons the node, Stowage stops the change.
+state of a change is an annotation of the node (``k8s.device_objects.MigChange``), so a crash at any point
+loses nothing, and an abandoned mark expires. If another party labels or cordons the node, Stowage stops it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.mig_layouts import WHOLE, can_change, is_single, named_layouts, shows
-from extender.k8s.mig_change import ANNOTATION, MigChange, mig_change_of
+from extender.k8s.device_objects import ANNOTATION, MigChange, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
     ChangeableNode,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from extender.background import with_turns
-from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_on
-from extender.cluster.pod_conflicts import PodConflicts
+from extender.cluster.other_resources import Lack, PodConflicts, asked_by, is_of_dra, lacking_on
 from extender.cluster.state import State
 from extender.explain.fixes import is_manifest
 from extender.explain.needs import uncounted_resources

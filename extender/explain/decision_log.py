@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, thread_time
 
-from extender.cluster.failures import Failures
+from extender.background import Failures
 from extender.explain.answers import Decision, Explanation
 from extender.k8s.objects import Pod
 from extender.untrusted.bounded_cache import BoundedMap

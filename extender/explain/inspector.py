@@ -16,7 +16,6 @@ from pydantic import FiniteFloat, TypeAdapter
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
-from extender.cluster.team_use import TeamUse
 from extender.explain.answers import (
     Decision,
     Explanation,
@@ -34,7 +33,7 @@ from extender.explain.gpu_use import GpuUse, gpu_use
 from extender.explain.hints import describe_gang, gates_said
 from extender.explain.history import History
 from extender.explain.holders import holder_lines
-from extender.explain.job_runs import RUN, JobRuns
+from extender.explain.job_runs import RUN, JobRuns, TeamUse
 from extender.explain.needs import asked_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview

@@ -13,7 +13,7 @@ from extender.cluster.state import VERSION, State
 from extender.cluster.unoffered import closed_text, not_offered, rejections, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.words import ADVICE
-from extender.k8s.mig_change import ANNOTATION, mig_change_of
+from extender.k8s.device_objects import ANNOTATION, mig_change_of
 from extender.k8s.objects import Node
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from extender.untrusted.limits import KEY, shorten

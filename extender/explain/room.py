@@ -17,8 +17,8 @@ from extender.explain.fixes import Change, Fix
 from extender.explain.needs import cpus_said, memory_said
 from extender.explain.what_if import Question, allocations_of, fit_at_once, fitting_after, missing_members
 from extender.explain.words import Word
-from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.devices import LAYOUT_LABEL
+from extender.inventory.gpu_labels import INSTANCE_TYPE
 from extender.inventory.node_inventory import inventory_of
 from extender.inventory.node_state import copy_of
 from extender.k8s.affinity import PINNED_OWNERS

@@ -29,8 +29,20 @@ from extender.dialects.shared_gpus import (
     is_gpu_resource,
     is_nvidia,
 )
-from extender.inventory import cloud_labels, gfd_labels
-from extender.inventory.gpu_labels import AMD_MEMORY, AMD_PRODUCT, INTEL_COUNT, GpuLabels
+from extender.inventory.gpu_labels import (
+    AMD_MEMORY,
+    AMD_PRODUCT,
+    INTEL_COUNT,
+    PREFIX,
+    GpuLabels,
+    cloud_mig_profile,
+    cloud_replicas,
+    device_labels,
+    is_replica,
+    label_number,
+    replicas_per_container,
+    whole_number,
+)
 from extender.inventory.node_state import is_virtual
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.k8s.quantity import whole
@@ -101,7 +113,7 @@ def counted_devices(
     if max(counts.values(), default=0) > DEVICES_PER_NODE:
         raise InventoryError("an impossible number of GPU devices on one node")
     found = {resource: _devices(node, labels, model, resource, count) for resource, count in counts.items()}
-    shared = max(labels.device.replicas, cloud_labels.replicas(node.labels)) > 1
+    shared = max(labels.device.replicas, cloud_replicas(node.labels)) > 1
     if max(counts.values(), default=0) > GPUS_PER_NODE and not shared and is_virtual(node):
         found |= {name: _many_gpus(counted) for name, counted in found.items() if not counted.profile}
     return found
@@ -127,36 +139,36 @@ def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, c
     """GPUs, MIG instances (single strategy), or replicas of either. If there are more devices than GPUs and
     no label explains it, they are replicas."""
     product = labels.device.product
-    profile = (product.profile if product else None) or cloud_labels.mig_profile(node.labels)
+    profile = (product.profile if product else None) or cloud_mig_profile(node.labels)
     if profile:
         devices = _instances(profile, count, labels.device.memory_mib, model)
     else:
         memory, compute = labels.memory_mib(model), labels.compute_milli(model)
         devices = CountedDevices(count, compute, memory, memory, gpu_compute_milli=compute)
-    shared = resource.endswith(_SHARED_SUFFIX) or gfd_labels.is_replica(node.labels, labels.device)
-    replicas = max(labels.device.replicas, cloud_labels.replicas(node.labels))
+    shared = resource.endswith(_SHARED_SUFFIX) or is_replica(node.labels, labels.device)
+    replicas = max(labels.device.replicas, cloud_replicas(node.labels))
     possible = count <= GPUS_PER_NODE * max(replicas, 1)
     gpus = labels.gpu_count or (GPUS_PER_NODE if possible else 1)
     more_than_said = not profile and count > gpus * max(replicas, 1)
     if more_than_said or (shared and replicas < 2 and labels.gpu_count):
         replicas = -(-count // gpus)
     base = -(-count // max(replicas, 1)) if profile else gpus
-    return _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu", base))
+    return _replicated(devices, replicas, shared, replicas_per_container(node.labels, "gpu", base))
 
 
 def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
-    device = resource.removeprefix(gfd_labels.PREFIX).removesuffix(_SHARED_SUFFIX)
-    labels = gfd_labels.device_labels(node.labels, device)
+    device = resource.removeprefix(PREFIX).removesuffix(_SHARED_SUFFIX)
+    labels = device_labels(node.labels, device)
     if model is None and labels.product:
         model = find_model(labels.product.base)
     devices = _instances(device.removeprefix("mig-"), count, labels.memory_mib, model)
-    per_container = gfd_labels.replicas_per_container(node.labels, device, count)
+    per_container = replicas_per_container(node.labels, device, count)
     return _replicated(devices, labels.replicas, resource.endswith(_SHARED_SUFFIX), per_container)
 
 
 def _other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
     vram = "" if resource in INTEL else node.labels.get(AMD_MEMORY, "")
-    labeled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
+    labeled = whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
     memory = labeled if 0 < labeled <= GPU_MIB else (model.memory_mib if model else 0)
     parts = _amd_parts(node, resource) if resource not in INTEL else _intel_shared(node, count)
     return CountedDevices(count, WHOLE // parts, memory // parts, memory, per_gpu=parts)
@@ -174,7 +186,7 @@ def _amd_parts(node: Node, resource: str) -> int:
 
 def _intel_shared(node: Node, count: int) -> int:
     """Number of devices per GPU, which pods share (``-shared-dev-num`` of Intel's plugin)."""
-    gpus = gfd_labels.number(node.labels, INTEL_COUNT)
+    gpus = label_number(node.labels, INTEL_COUNT)
     return -(-count // gpus) if 0 < gpus < count else 1
 
 
@@ -232,7 +244,7 @@ def without_leftovers(
     groups: list[list[str]] = [[], [], []]
     applied = node.labels.get(LAYOUT_LABEL, "") if node.labels.get(STATE_LABEL) == "success" else ""
     for name in filter(is_nvidia, devices):
-        product = gfd_labels.device_labels(node.labels, name.removeprefix(gfd_labels.PREFIX)).product
+        product = device_labels(node.labels, name.removeprefix(PREFIX)).product
         if name.startswith(MIG_PREFIX) and product and product.base != labels.product:
             return dict(devices), ""  # GPUs of several models: it is unknown which are counted
         is_there = product or applied == f"all-{name.removeprefix(MIG_PREFIX)}"

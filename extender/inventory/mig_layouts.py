@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.inventory import gfd_labels
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, instances_by_gpu
-from extender.k8s.mig_change import ANNOTATION, NodeLayout
+from extender.inventory.gpu_labels import PREFIX, PRODUCT
+from extender.k8s.device_objects import ANNOTATION, NodeLayout
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import LABEL
 from packing.model.gpu_catalog import (
@@ -160,14 +160,14 @@ def _resource(profile: Profile | None) -> str:
 
 def with_layout(node: Node, layout: NodeLayout) -> Node:
     """The node after the MIG manager and the device plugin have applied the layout."""
-    product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
+    product = parse_product(node.labels.get(PRODUCT, ""))
     of_instances = (f"{WHOLE}.count", f"{WHOLE}.memory") if product.profile or layout.profile else ()
-    old = (LAYOUT_LABEL, f"{gfd_labels.PREFIX}mig-", *of_instances)
+    old = (LAYOUT_LABEL, f"{PREFIX}mig-", *of_instances)
     labels = {key: text for key, text in node.labels.items() if not key.startswith(old)}
     if layout.name:
         labels |= {LAYOUT_LABEL: layout.name, STATE_LABEL: "success"}
     if product.base:
-        labels[gfd_labels.PRODUCT] = product.base + (f"-MIG-{layout.profile}" if layout.profile else "")
+        labels[PRODUCT] = product.base + (f"-MIG-{layout.profile}" if layout.profile else "")
     kept = {name: text for name, text in node.allocatable.items() if not _is_of_mig(name)}
     devices = {name: str(count) for name, count in layout.devices.items()}
     annotations = {key: text for key, text in node.annotations.items() if key != ANNOTATION}
@@ -182,7 +182,7 @@ def _is_of_mig(resource: str) -> bool:
 def shows(node: Node, layout: NodeLayout) -> bool:
     """Whether the MIG manager is done, and kubelet and GPU feature discovery show this layout. Unhealthy
     devices count only in ``capacity``."""
-    product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
+    product = parse_product(node.labels.get(PRODUCT, ""))
     if node.labels.get(STATE_LABEL) != "success" or (product.profile or "") != layout.profile:
         return False
     names = {name for name in (*node.allocatable, *layout.devices) if _is_of_mig(name)}

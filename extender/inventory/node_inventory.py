@@ -22,7 +22,7 @@ from extender.dialects.shared_gpus import (
     is_gpu_resource,
     is_nvidia,
 )
-from extender.inventory import cloud_labels, gfd_labels, nvlink
+from extender.inventory import nvlink
 from extender.inventory.devices import (
     CountedDevices,
     DevicesByGpu,
@@ -35,13 +35,16 @@ from extender.inventory.devices import (
 from extender.inventory.gpu_labels import (
     AMD_MEMORY,
     AMD_PRODUCT,
+    INSTANCE_TYPE,
+    PRODUCT,
     SAY_MEMORY,
     UNKNOWN_MEMORY,
     GpuLabels,
+    cuda_version,
     read_gpu_labels,
+    reconfiguring,
 )
-from extender.inventory.node_state import is_leaving, is_spot
-from extender.inventory.other_allocators import other_allocator, passes_through
+from extender.inventory.node_state import is_leaving, is_spot, other_allocator, passes_through
 from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
@@ -56,7 +59,7 @@ _REQUIRED = {
     *(hami.REGISTER, hami.AMD_REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
     *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, koordinator.MODEL, koordinator.ISOLATION),
     *(STOWAGE_SHARING, stowage.GPU_UUIDS),
-    *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
+    *(gpu_health.IGNORE_LABEL, INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels from which the inventory is read. If one of them is too large, the inventory is
 unknown."""
@@ -148,7 +151,7 @@ def inventory_of(
         peers.islands,
         reason,
         product,
-        gfd_labels.cuda_version(node.labels),
+        cuda_version(node.labels),
         shared.resource if shared else "",
         FOR_MACHINES if passes_through(node) else shared.mode if shared else "",
         is_spot(node, spot_marks),
@@ -195,7 +198,7 @@ def _unoffered(
     """Number of GPUs that are in ``capacity`` or in the labels, and not in ``allocatable``; 0: an unknown
     number. None if there are none, or if MIG instances or shares make the comparison meaningless."""
     counted = max(_labeled_gpus(labels), labels.cloud_count)
-    has_some = labels.product_label not in ("", gfd_labels.PRODUCT)
+    has_some = labels.product_label not in ("", PRODUCT)
     has_some |= node.labels.get("nvidia.com/gpu.present") == "true"
     other = None if spec.gpus else other_allocator(node)
     if not spec.gpus and (counted or has_some or other):
@@ -220,7 +223,7 @@ def _check_readable(node: Node) -> None:
             raise InventoryError(f"{quoted(name)} is too long to be read")
     if (count := len(node.allocatable)) > RESOURCES:
         raise InventoryError(f"allocatable has {count} resources: at most {RESOURCES} are read")
-    for label in (gfd_labels.PRODUCT, AMD_PRODUCT):
+    for label in (PRODUCT, AMD_PRODUCT):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")
 
@@ -349,7 +352,7 @@ def _blocked(
     """Reason the node accepts no new pods (``FITS`` if it does), with details where needed."""
     if is_leaving(node):
         return Reason.LEAVING, ""
-    if gfd_labels.reconfiguring(node.labels):
+    if reconfiguring(node.labels):
         return Reason.REPARTITIONING, ""
     product = labels.device.product
     if product and product.profile == "INVALID":

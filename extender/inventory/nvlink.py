@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from extender.data import facts
-from extender.inventory import gfd_labels
+from extender.inventory.gpu_labels import label_number
 from extender.untrusted.limits import quoted
 from packing.fleet.network import Domains
 from packing.model.gpu_catalog import Model
@@ -20,7 +20,7 @@ from packing.model.nvlink import Islands, parse_islands, reference_islands
 
 PREFIX = "nvlink.feature.node.kubernetes.io/"
 LABEL = PREFIX + "islands"
-CLIQUE = gfd_labels.PREFIX + "gpu.clique"
+CLIQUE = "nvidia.com/gpu.clique"
 _DIRECT = frozenset({"bridge", "mesh"})
 _MOST_DIRECT = 4
 """Maximum number of GPUs of an island in the catalog with direct links to each other; larger ones have a
@@ -65,7 +65,7 @@ def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) ->
 
 def _labeled(labels: Mapping[str, str], gpus: int) -> Islands:
     """The islands of the label. Raises ValueError if it is malformed or describes another number of GPUs."""
-    counted = gfd_labels.number(labels, PREFIX + "gpus")
+    counted = label_number(labels, PREFIX + "gpus")
     if counted != gpus:
         raise ValueError(f"it describes {counted or 'an unknown number of'} GPUs, but the node has {gpus}")
     try:

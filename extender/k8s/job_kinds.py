@@ -1,4 +1,5 @@
-"""Jobs of many pods, from the objects of their operators: the number of pods that start together, and which.
+"""Jobs of many pods, from the objects of their operators: the number of pods that start together, and which;
+the PodGroups of all APIs that have one; and the pod templates in an object of any kind.
 
 A kind is a row of ``JOB_KINDS``, its name in ``objects.JobKind``, the reader of its pods' labels in
 ``queues.gang_words`` and its rule in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) creates a JobSet,
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -17,21 +18,21 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from extender.k8s.manifest import Int, Manifest, Unreadable, is_large, unix_seconds
+from extender.k8s.manifest import Int, Manifest, Unreadable, as_list, as_map, as_text, is_large, unix_seconds
 from extender.k8s.objects import (
     Admission,
     Job,
     JobKind,
     JobTemplate,
     PodGroup,
+    PodGroupKind,
     ReplicaSet,
     RequiredDomain,
     Stage,
     required_domain,
 )
 from extender.k8s.pod_manifest import PodManifest, time_limit
-from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
-from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
+from extender.untrusted.limits import GANG_LEVELS, GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
 
 SUSPENDED = "spec.suspend: true"
 """Added to the gates of a pod whose workload is suspended."""
@@ -324,3 +325,199 @@ def _templates(spec: _Fields, namespace: str) -> list[JobTemplate]:
                 pod = PodManifest.from_value({"metadata": metadata, "spec": template["spec"]}).record()
                 found.append(JobTemplate(pod, min(count, GANG_MEMBERS), *path[-1:]))
     return found
+
+
+def count_of(value: object, default: int = 0) -> int:
+    """A number of pods; ``default`` if the field is absent or not a number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return default
+    return max(0, min(value, GANG_MEMBERS))
+
+
+def pod_templates(
+    value: object, path: tuple[str, ...], count: int
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], int]]:
+    """The pod templates in a value, each with the path that identifies it within its workload, and its number
+    of pods; for a LeaderWorkerSet, those of one group.
+
+    A pod template is a map whose ``spec`` has ``containers``, at any path: in Deployments, Jobs, CronJobs,
+    JobSets, RayClusters and Kubeflow's jobs. KServe's InferenceServices have a pod spec without a template,
+    or a ``model`` with resources (kserve/kserve, pkg/apis/serving/v1beta1/predictor.go), and the templates of
+    Argo Workflows one ``container`` or ``script`` (argoproj/argo-workflows, pkg/apis/workflow/v1alpha1).
+    """
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            names = (as_text(as_map(item).get(key)) for key in ("name", "groupName"))
+            yield from pod_templates(item, (*path, next(filter(None, names), str(number))), count)
+    elif isinstance(value, dict):
+        if "leaderWorkerTemplate" not in value:
+            count *= count_of(next((value[key] for key in _COPIES if key in value), None), 1)
+            count *= count_of(value.get("numOfHosts")) or 1  # of a Ray worker group
+            nodes = as_map(value.get("multinode")).get("nodeCount")  # of a Dynamo service
+            count *= count_of(nodes or as_map(value.get("multiNode")).get("size")) or 1  # of a NIMService
+        if isinstance(as_map(value.get("spec")).get("containers"), list):
+            yield path, value, count
+        elif isinstance(value.get("containers"), list):  # a pod spec without "template", as in KServe
+            yield path, {"spec": value}, count
+        elif container := next(filter(_is_container, map(value.get, _ONE_CONTAINER)), None):
+            yield path, {"spec": {**value, "containers": [container]}}, count
+        elif resources := next(filter(None, (_gpu_resources(value.get(key)) for key in _RESOURCES)), None):
+            pod = {**as_map(value.get("extraPodSpec")), **value, "containers": [{"resources": resources}]}
+            yield path, {"spec": pod}, count * (count_of(value.get("numNodes")) or 1)
+        else:
+            for key, part in value.items():
+                is_name = key not in _STRUCTURE and not isinstance(part, list)
+                others = int("leaderTemplate" in value) if key == "workerTemplate" else 0
+                copies = max(count_of(value.get("size")) - others, 1) if key == "workerTemplate" else 1
+                yield from pod_templates(part, (*path, key) if is_name else path, count * copies)
+
+
+def _gpu_resources(value: object) -> dict[str, Any]:
+    """The requests of one container, if they include GPUs; Dynamo and vLLM call these ``gpu``."""
+    asked = as_map(value)
+    parts = {part: as_map(asked.get(part)) for part in ("limits", "requests")}
+    parts = {"limits": {k: v for k, v in asked.items() if k in _FLAT}} if "gpu" in asked else parts
+    if not any("gpu" in name for names in parts.values() for name in names):
+        return {}
+    renamed = {"gpu": as_text(asked.get("gpuType")) or "nvidia.com/gpu"}
+    return {part: {renamed.get(k, k): v for k, v in names.items()} for part, names in parts.items()}
+
+
+def _is_container(value: object) -> bool:
+    return "image" in as_map(value) or "resources" in as_map(value)
+
+
+_ONE_CONTAINER = ("container", "script", "model")
+"""Keys of a single container that represents a pod: templates of Argo Workflows, KServe's predictor."""
+_RESOURCES = ("resources", "resourcesPerNode")
+"""Keys of the requests of each pod in objects without a pod spec: NVIDIA's NIMService and Dynamo
+(NVIDIA/k8s-nim-operator, ai-dynamo/dynamo), the TrainJob of kubeflow/trainer (pkg/apis/trainer)."""
+_FLAT = frozenset({"cpu", "memory", "gpu"})
+"""Resources of vLLM's VLLMRuntime, without limits and requests (vllm-project/production-stack)."""
+_COPIES = ("replicas", "parallelism", "count")
+"""Keys of a template's number of pods; ``count`` is that of Kueue's Workload."""
+_STRUCTURE = frozenset({"spec", "template", "jobTemplate"})
+"""Keys that do not identify a template."""
+
+
+def parts_of(value: object) -> Iterator[object]:
+    """The value and everything in it."""
+    yield value
+    for part in value.values() if isinstance(value, dict) else as_list(value):
+        yield from parts_of(part)
+
+
+POD_GROUP_APIS: dict[str, PodGroupKind] = {
+    "scheduling.k8s.io/v1beta1": "PodGroup",
+    "scheduling.k8s.io/v1alpha3": "AlphaPodGroup",
+    "scheduling.k8s.io/v1alpha2": "OldAlphaPodGroup",
+    "scheduling.x-k8s.io/v1alpha1": "CoschedulingPodGroup",
+    "scheduling.sigs.k8s.io/v1alpha1": "KoordinatorPodGroup",
+    "scheduling.volcano.sh/v1beta1": "VolcanoPodGroup",
+    "scheduling.run.ai/v2alpha2": "KaiPodGroup",
+}
+NATIVE: tuple[PodGroupKind, ...] = ("PodGroup", "AlphaPodGroup", "OldAlphaPodGroup")
+"""The kinds of Kubernetes itself: those of 1.37, the newest first, and that of 1.36."""
+_MOST = (1 << 31) - 1  # all these fields are int32
+
+
+class _Gang(Struct, frozen=True, gc=False):
+    minCount: Int | None = None
+
+
+class _Policy(Struct, frozen=True, gc=False):
+    basic: dict[str, Any] | None = None
+    gang: _Gang | None = None
+
+
+class _Spec(Struct, frozen=True, gc=False):
+    parentCompositePodGroupName: str | None = None
+    schedulingPolicy: _Policy = _Policy()
+    disruptionMode: Any = None
+    minMember: Int | None = None
+    minTaskMember: dict[str, Int] = {}
+    subGroups: tuple[Any, ...] = ()
+    minSubGroup: Any = None
+    schedulingConstraints: Any = None
+    topologyConstraint: Any = None
+    priority: Int | None = None
+    preemptionPolicy: Any = None
+
+
+class PodGroupManifest(Manifest, frozen=True, gc=False):
+    """A PodGroup of the API in ``apiVersion``, which items of a list do not have.
+
+    Sources: Kubernetes' own: k8s.io/api v0.36.3, ``scheduling/v1alpha2/types.go``; v1beta1 and v1alpha3
+    (v0.37.2) write ``disruptionMode`` as a union, ``{all: {}}``; their ``schedulingConstraints.topology`` has
+    one item (``pkg/scheduler/framework/plugins/topologyaware/topology_placement.go``).
+    kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1/types.go``, and its older group that
+    Koordinator uses. volcano-sh/apis, ``pkg/apis/scheduling/v1beta1/types.go``.
+    kai-scheduler/KAI-Scheduler, ``pkg/apis/scheduling/v2alpha2``, and docs/topology/multilevel.md: a level is
+    a label of nodes, or an alias in a Topology, which is not read.
+    """
+
+    apiVersion: str = ""
+    spec: _Spec = _Spec()
+
+    def record(self, kind: PodGroupKind = "PodGroup") -> PodGroup:
+        """The group, of this kind if it does not name its API. Its namespace is ``default`` if the manifest
+        has none."""
+        kind = POD_GROUP_APIS.get(self.apiVersion, kind)
+        is_native = kind in NATIVE
+        minimum, whole = _native(self.spec) if is_native else _of_custom_resource(self.spec)
+        if minimum is not None and not 0 <= minimum <= _MOST:
+            minimum = None
+        in_composite = is_native and bool(self.spec.parentCompositePodGroupName)
+        namespace, name = self.metadata.namespace_or_default, self.metadata.name
+        priority = self.spec.priority if kind in NATIVE[:2] and not in_composite else None
+        never = is_native and self.spec.preemptionPolicy == "Never"
+        group = PodGroup(kind, namespace, name, minimum, whole, in_composite, priority=priority)
+        levels = as_list(as_map(self.spec.schedulingConstraints).get("topology"))[: GANG_LEVELS + 1]
+        native = [domain for level in levels for domain in required_domain(as_map(level).get("key"))]
+        domains = tuple(native) if is_native else required_domain(_level(self.spec.topologyConstraint))
+        parts = _parts(self.spec.subGroups)
+        return replace(group, never_preempts=never, domains=domains, domains_of=parts)
+
+
+def _native(spec: _Spec) -> tuple[int | None, bool]:
+    policy, mode = spec.schedulingPolicy, spec.disruptionMode
+    whole = mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)
+    if policy.gang is None:
+        return (None if policy.basic is None else 0), whole
+    return policy.gang.minCount, whole
+
+
+def _of_custom_resource(spec: _Spec) -> tuple[int | None, bool]:
+    """KAI's subgroups and Volcano's tasks have their own minimums, so it matters which member is removed.
+    Volcano ignores those of tasks if the group's minimum is below their sum (``CheckTaskValid`` of its
+    ``pkg/scheduler/api/job_info.go``)."""
+    minimum, tasks = spec.minMember, spec.minTaskMember
+    if minimum is None:  # absent in JSON if it is 0
+        groups = [{"minSubGroup": spec.minSubGroup}, *map(as_map, spec.subGroups)]
+        fewer = any(group.get("minSubGroup") is not None for group in groups)
+        minimum = None if fewer else sum(count_of(group.get("minMember")) for group in groups)
+    whole = len(tasks) > 1 and minimum is not None and minimum >= sum(tasks.values())
+    return minimum, whole or bool(spec.subGroups)
+
+
+def _parts(groups: tuple[Any, ...]) -> Mapping[str, tuple[RequiredDomain, ...]]:
+    """By the name of each subgroup of KAI, the domains that its pods must share: those of the subgroups above
+    it, then its own."""
+    named = {as_text(group.get("name")): group for group in map(as_map, islice(groups, GANG_MEMBERS))}
+    found = {}
+    for name in named:
+        domains, above = tuple[RequiredDomain, ...](), name
+        for _ in range(GANG_LEVELS):
+            if (group := named.get(above)) is None:
+                break
+            domains = required_domain(_level(group.get("topologyConstraint")), above) + domains
+            above = as_text(group.get("parent"))
+        else:
+            domains = (RequiredDomain(""),)  # a circle, or more levels than any topology has
+        if domains:
+            found[name] = domains
+    return found
+
+
+def _level(constraint: object) -> object:
+    return as_map(constraint).get("requiredTopologyLevel")

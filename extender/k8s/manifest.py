@@ -253,6 +253,18 @@ def read_value(value: object, kind: type[_T]) -> _T:
         raise Unreadable(decoding_problem(error)) from None
 
 
+def as_map(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def is_large(value: object) -> bool:
     """Whether the lists and maps in a value have more than ``OBJECT_ENTRIES`` entries together."""
     unread, left = [value], OBJECT_ENTRIES

@@ -3,7 +3,7 @@ requirements that pods share.
 
 ``filter`` does not need them: kube-scheduler only sends nodes that passed. ``explain`` and the replay of a
 snapshot consider all nodes, so they apply the filters here. Not implemented: affinity between pods
-(``cluster/pod_conflicts.py`` has a part), topology spread and host ports.
+(``PodConflicts`` of ``cluster/other_resources.py`` has a part), topology spread and host ports.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 
-from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord
+from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PodDisruptionBudget, PriorityClass
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
-from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.manifest import Named, Namespaced, Pairs
 from extender.k8s.node_topology import NodeTopology
 from extender.k8s.resource_claims import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate

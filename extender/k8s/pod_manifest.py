@@ -1,39 +1,360 @@
 """Reads a Pod from its manifest: the fields that placement needs, about a tenth of its 4 KB of JSON.
 
-Every text and list of the record is bounded by ``limits.py``.
+Every text and list of the record is bounded by ``limits.py``. A spec that exceeds a limit is replaced by a
+summary: one container that requests the resources of the whole pod, so that the usage of the pod's node stays
+correct. Pods of one template share their spec: a cluster with 30,000 pods has a few hundred templates.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import inf
+from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from extender.k8s.affinity import parse_constraints
+from extender.k8s.affinity import AffinityManifest, Toleration, parse_constraints
 from extender.k8s.manifest import (
+    Int,
     Manifest,
     Name,
+    Pairs,
+    Texts,
     all_entries,
+    as_map,
+    as_text,
     drop_large_entries,
+    is_relevant,
+    pairs_of,
     relevant_entries,
     unix_seconds,
 )
-from extender.k8s.objects import Owner, Pod, PodSpec, Unchecked
-from extender.k8s.pod_spec import (
-    ClaimManifest,
-    HeldManifest,
-    PodSpecManifest,
-    VolumeManifest,
-    held_spec,
-    parse_spec,
-)
-from extender.k8s.pod_templates import as_map, as_text
-from extender.k8s.quantity import QuantityError
+from extender.k8s.objects import Container, Owner, Pod, PodClaim, PodSpec, Unchecked
+from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted import limits
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import (
+    CACHE,
+    CONTAINERS,
+    KEY,
+    POD_CLAIMS,
+    POD_RESOURCES,
+    RESOURCES,
+    SELECTOR_ITEMS,
+)
+
+
+class ResourcesManifest(Struct, frozen=True, gc=False):
+    requests: Texts = {}
+    limits: Texts = {}
+
+
+class _Port(Struct, frozen=True, gc=False):
+    containerPort: Int = 0
+    hostPort: Int = 0
+
+
+class ContainerManifest(Struct, frozen=True, gc=False):
+    name: str = ""
+    image: str = ""
+    ports: tuple[_Port, ...] = ()
+    resources: ResourcesManifest = ResourcesManifest()
+    restartPolicy: str = ""
+
+
+class ClaimManifest(Struct, frozen=True, gc=False):
+    name: str = ""
+    resourceClaimName: str = ""
+    resourceClaimTemplateName: str = ""
+
+
+class _HostPath(Struct, frozen=True, gc=False):
+    type: str = ""
+
+
+class _EmptyDir(Struct, frozen=True, gc=False):
+    medium: str = ""
+
+
+class _VolumeClaim(Struct, frozen=True, gc=False):
+    claimName: Name = ""
+
+
+class VolumeManifest(Struct, frozen=True, gc=False):
+    name: Name = ""
+    persistentVolumeClaim: _VolumeClaim | None = None
+    ephemeral: Any = None
+    hostPath: _HostPath | None = None
+    emptyDir: _EmptyDir | None = None
+
+
+class _SchedulingGroup(Struct, frozen=True, gc=False):
+    podGroupName: Name = ""
+
+
+class _SchedulingGate(Struct, frozen=True, gc=False):
+    name: Name = ""
+
+
+class PodSpecManifest(Struct, frozen=True, gc=False):
+    containers: tuple[ContainerManifest, ...] = ()
+    initContainers: tuple[ContainerManifest, ...] = ()
+    resources: ResourcesManifest = ResourcesManifest()
+    overhead: Texts = {}
+    nodeSelector: Texts = {}
+    resourceClaims: tuple[ClaimManifest, ...] = ()
+    nodeName: Name = ""
+    schedulerName: str = "default-scheduler"
+    priority: Int = 0
+    priorityClassName: Name = ""
+    runtimeClassName: Name = ""
+    preemptionPolicy: str = ""
+    restartPolicy: str = ""
+    hostNetwork: bool = False
+    activeDeadlineSeconds: Int | None = None
+    terminationGracePeriodSeconds: Int | None = None
+    schedulingGroup: _SchedulingGroup = _SchedulingGroup()
+    schedulingGates: tuple[_SchedulingGate, ...] = ()
+    affinity: AffinityManifest = AffinityManifest()
+    tolerations: tuple[Toleration, ...] = ()
+    topologySpreadConstraints: tuple[Any, ...] = ()
+    volumes: tuple[VolumeManifest, ...] = ()
+
+
+_Entries: TypeAlias = tuple[tuple[str, str], ...]
+_Containers: TypeAlias = tuple[tuple[str, bool, _Entries, _Entries], ...]
+_Key: TypeAlias = tuple[_Containers, _Containers, _Entries, _Entries, _Entries, _Entries, Any]
+_UNREAD = 1 << 80
+_specs: BoundedMap[_Key, PodSpec] = BoundedMap(1024, 2 * CACHE)
+"""The specs of recent templates. Comparing texts is faster than creating a spec."""
+
+
+def parse_spec(manifest: PodSpecManifest) -> tuple[PodSpec, str]:
+    """The spec, and the limit that it exceeds ("" for none), in which case the spec is a summary."""
+    key = (
+        _containers_key(manifest.containers),
+        _containers_key(manifest.initContainers),
+        tuple(manifest.resources.requests.items()),
+        tuple(manifest.resources.limits.items()),
+        tuple(manifest.overhead.items()),
+        tuple(manifest.nodeSelector.items()),
+        manifest.resourceClaims,
+    )
+    if (seen := _specs.get(key)) is not None:
+        return seen, ""
+    if problem := _length_problem(manifest):
+        return _summary(manifest), problem
+    spec = PodSpec(
+        containers=tuple([_container(container) for container in manifest.containers]),
+        init_containers=tuple([_container(container) for container in manifest.initContainers]),
+        requests=pairs_of(manifest.resources.requests),
+        limits=pairs_of(manifest.resources.limits),
+        overhead=pairs_of(manifest.overhead),
+        node_selector=pairs_of(manifest.nodeSelector),
+        claims=tuple(
+            [
+                PodClaim(claim.name, claim.resourceClaimName, claim.resourceClaimTemplateName)
+                for claim in manifest.resourceClaims
+            ]
+        ),
+    )
+    if problem := _size_problem(spec):
+        return _summary(manifest), problem
+    _specs.put(key, spec, 2000 + 2 * sum(64 + len(text) for text in spec.texts()))
+    return spec, ""
+
+
+def _containers_key(containers: tuple[ContainerManifest, ...]) -> _Containers:
+    return tuple(
+        [
+            (
+                container.name,
+                container.restartPolicy == "Always",
+                tuple(container.resources.requests.items()),
+                tuple(container.resources.limits.items()),
+            )
+            for container in containers
+        ]
+    )
+
+
+def _container(container: ContainerManifest) -> Container:
+    """Requests default to limits (``SetDefaults_Pod`` of k8s.io/kubernetes)."""
+    resources = container.resources
+    requests, limits = pairs_of(resources.limits | resources.requests), pairs_of(resources.limits)
+    return Container(container.name, requests, limits, container.restartPolicy == "Always")
+
+
+def _length_problem(manifest: PodSpecManifest) -> str:
+    """The list or map of the manifest that is too long to parse, "" for none."""
+    maps = manifest.resources.requests, manifest.resources.limits, manifest.overhead
+    entries = [
+        max(len(container.resources.requests), len(container.resources.limits))
+        for container in (*manifest.containers, *manifest.initContainers)
+    ]
+    return _exceeded(
+        (max(len(manifest.containers), len(manifest.initContainers)), CONTAINERS, "containers"),
+        (max(map(len, maps)), RESOURCES, "resources of the pod as a whole"),
+        (len(manifest.nodeSelector), SELECTOR_ITEMS, "entries in the node selector"),
+        (len(manifest.resourceClaims), POD_CLAIMS, "resource claims"),
+        (max(entries, default=0), RESOURCES, "resources of one container"),
+    )
+
+
+def _size_problem(spec: PodSpec) -> str:
+    """The limit that a spec exceeds although none of its lists is too long, "" for none."""
+    resources = [len(container.requests) for container in spec.all_containers]
+    return _exceeded(
+        (max(resources, default=0), RESOURCES, "resources of one container"),
+        (sum(resources), POD_RESOURCES, "resources of all containers"),
+        (max(map(len, spec.texts()), default=0), KEY, "characters in a name or quantity"),
+    )
+
+
+def _exceeded(*counts: tuple[int, int, str]) -> str:
+    """The first (count, limit, description) that exceeds its limit, as text; "" for none."""
+    for count, limit, what in counts:
+        if count > limit:
+            return f"more than {limit} {what}"
+    return ""
+
+
+def _summary(manifest: PodSpecManifest) -> PodSpec:
+    """A spec of one container that requests the concurrent usage of all containers, or slightly more.
+
+    There may be thousands of containers, so equal quantities are counted before they are parsed. If there are
+    more than ``POD_RESOURCES`` resources, those about GPUs are preferred, then those with short names.
+    """
+    inits: tuple[list[ContainerManifest], list[ContainerManifest]] = [], []  # those that end, and sidecars
+    for container in manifest.initContainers:
+        inits[container.restartPolicy == "Always"].append(container)
+    main, ending, sidecars = map(_quantity_counts, (manifest.containers, *inits))
+    names = {name for name, _ in chain(main, ending, sidecars)}
+    if len(names) > POD_RESOURCES:
+        relevant = {"cpu", "memory", *filter(is_relevant, names)}
+        ordered = sorted(names & relevant, key=len) + sorted(names - relevant, key=len)
+        names = set(ordered[:POD_RESOURCES])
+    main_sums, sidecar_sums, peak = _sums(main, names), _sums(sidecars, names), Counter[str]()
+    for name, text in ending:
+        if name in names:
+            peak[name] = max(peak[name], _amount(name, text))
+    requests = {name: max(main_sums[name], peak[name]) + sidecar_sums[name] for name in names}
+    quantities = sorted((name, f"{n}m" if name == "cpu" else str(n)) for name, n in requests.items())
+    return PodSpec(
+        containers=(Container("", tuple(quantities)),),
+        requests=_cpu_and_memory(manifest.resources.requests),
+        limits=_cpu_and_memory(manifest.resources.limits),
+        overhead=_cpu_and_memory(manifest.overhead),
+    )
+
+
+def _quantity_counts(containers: Iterable[ContainerManifest]) -> Counter[tuple[str, str]]:
+    """The number of containers that request each quantity of each resource."""
+    resources = (container.resources for container in containers)
+    return Counter(chain.from_iterable((a.limits | a.requests).items() for a in resources))
+
+
+def _sums(counts: Mapping[tuple[str, str], int], names: Collection[str]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for (name, text), count in counts.items():
+        if name in names:
+            sums[name] += count * _amount(name, text)
+    return sums
+
+
+def _amount(name: str, text: str) -> int:
+    """Milli-CPU, bytes of memory, or the count of another resource; an impossible amount if unreadable."""
+    try:
+        if len(name) > KEY:
+            return 0
+        return milli(text) if name == "cpu" else whole(text)
+    except QuantityError:
+        return _UNREAD
+
+
+def _cpu_and_memory(entries: Texts) -> Pairs:
+    """CPU and memory are the only resources that a pod as a whole may request."""
+    return tuple((name, entries[name][:KEY]) for name in ("cpu", "memory") if name in entries)
+
+
+# In-place resize: the CPU and memory that a bound pod holds if they differ from the requests in its spec.
+
+
+class HeldManifest(Struct, frozen=True, gc=False):
+    """Resources in the status of a pod or container. ``resources`` is absent before Kubernetes 1.33."""
+
+    name: str = ""
+    allocatedResources: Texts = {}
+    resources: ResourcesManifest | None = None
+
+
+_READ = {"cpu": milli, "memory": whole}
+"""Resizable resources (``ValidatePodResize`` of k8s.io/kubernetes, pkg/apis/core/validation)."""
+
+
+def held_spec(
+    spec: PodSpecManifest,
+    statuses: Iterable[HeldManifest],
+    of_pod: HeldManifest,
+    is_infeasible: Callable[[], bool],
+) -> PodSpecManifest:
+    """The spec with the held resources instead of the requested ones; the same object if they are equal.
+
+    The rule is kube-scheduler's (``PodRequests`` with ``UseStatusResources`` of k8s.io/component-helpers,
+    resource/helpers.go): for each container and sidecar, the maximum of its requests, the resources allocated
+    by kubelet, and its actual resources; requests are ignored while kubelet reports the resize as infeasible.
+    The same applies to resources of the pod as a whole.
+
+    ``statuses``: of its containers and sidecars. Raises ``QuantityError``.
+    """
+    by_name = {status.name: status for status in statuses if status.resources is not None}
+
+    def held(containers: tuple[ContainerManifest, ...], only_sidecars: bool) -> tuple[ContainerManifest, ...]:
+        changed = list(containers)
+        for place, container in enumerate(containers):
+            status = by_name.get(container.name)
+            if status and (container.restartPolicy == "Always" or not only_sidecars):
+                resources = _held(container.resources, status, _READ, is_infeasible)
+                if resources is not container.resources:
+                    changed[place] = replace(container, resources=resources)
+        return tuple(changed)
+
+    resources = spec.resources
+    if of_pod.resources is not None:
+        requested = [name for name in _READ if name in resources.requests]
+        resources = _held(resources, of_pod, requested, is_infeasible)
+    containers = held(spec.containers, False), held(spec.initContainers, True)
+    if (*containers, resources) == (spec.containers, spec.initContainers, spec.resources):
+        return spec
+    return replace(spec, containers=containers[0], initContainers=containers[1], resources=resources)
+
+
+def _held(
+    resources: ResourcesManifest,
+    status: HeldManifest,
+    names: Iterable[str],
+    is_infeasible: Callable[[], bool],
+) -> ResourcesManifest:
+    """The resources with the held amounts of ``names`` as requests; the same object if they are equal."""
+    actual = status.resources.requests if status.resources else {}
+    changed: dict[str, str] = {}
+    for name in names:
+        requested, runs_with = resources.requests.get(name), actual.get(name)
+        allocated = status.allocatedResources.get(name, runs_with)
+        if runs_with == requested == allocated:  # almost always
+            continue
+        requested = resources.limits.get(name) if requested is None else requested
+        known = [text for text in (runs_with, allocated) if text is not None]
+        if requested is not None and not is_infeasible():
+            known = [requested, *known]
+        if (largest := max(known, key=_READ[name], default="0")) != requested:
+            changed[name] = largest
+    return replace(resources, requests=resources.requests | changed) if changed else resources
 
 
 class _Device(Struct, frozen=True, gc=False):

@@ -20,8 +20,7 @@ from msgspec import Meta, Struct, field
 from pydantic_core import CoreSchema, core_schema
 
 from extender.k8s.affinity import NodeSelectorManifest, Toleration
-from extender.k8s.manifest import Manifest, Named, Namespaced, Unreadable, read_value
-from extender.k8s.pod_templates import as_list, as_map
+from extender.k8s.manifest import Manifest, Named, Namespaced, Unreadable, as_list, as_map, read_value
 from extender.k8s.resource_slices import (
     ALL_NODES,
     INT64_MAX,

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from extender.data import facts
-from extender.k8s.pod_templates import as_list, as_map, as_text, parts_of, pod_templates
+from extender.k8s.job_kinds import parts_of, pod_templates
+from extender.k8s.manifest import as_list, as_map, as_text
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, quoted, shorten
 

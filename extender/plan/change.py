@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extender.inventory.cloud_labels import INSTANCE_TYPE
-from extender.inventory.gfd_labels import PRODUCT
+from extender.inventory.gpu_labels import INSTANCE_TYPE, PRODUCT
 from extender.inventory.node_state import copy_of
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.prices import NodeCosts

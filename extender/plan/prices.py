@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.inventory.cloud_labels import INSTANCE_TYPE
+from extender.inventory.gpu_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
 from extender.trial.trial import BadInput
 from extender.untrusted.files import FileError, FileReader

@@ -21,7 +21,7 @@ import numpy as np
 from extender.dialects import hami, stowage
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.explain.fixes import requesting
-from extender.inventory.gfd_labels import PRODUCT
+from extender.inventory.gpu_labels import PRODUCT
 from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
 from extender.plan.mig import short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from typing import TypeAlias
 
-from extender.k8s.eviction_objects import PodDisruptionBudget
+from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.untrusted.limits import BUDGETS_PER_POD
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from extender.k8s.job_kinds import NATIVE
 from extender.k8s.node_filter import HOSTNAME
 from extender.k8s.objects import Pod, PodGroupKind, RequiredDomain, required_domain
-from extender.k8s.pod_groups import NATIVE
 from extender.untrusted.limits import OBJECT_NAME
 
 GANG = "stowage.dev/gang"

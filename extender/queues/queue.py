@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.k8s.eviction_objects import QUEUE_LABEL as QUEUE_LABEL
-from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.admission_objects import QUEUE_LABEL as QUEUE_LABEL
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.job_kinds import KUEUE_QUEUE
 from extender.k8s.objects import Event, Pod, take_in
 from extender.settings import DEFAULT_QUEUES, Queue

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.affinity import PINNED_OWNERS
-from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Kind, Pod, Unlisted
 from extender.queues.disruptions import DisruptionLog, job_of
 from extender.queues.gang_words import KUEUE_POD_SET, KUEUE_WORKLOAD

@@ -18,8 +18,7 @@ from pydantic_core import from_json, to_json
 from extender.background import Run
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_node_sets_now
-from extender.cluster.reservations import Reserved
-from extender.cluster.retry_order import RetryOrder
+from extender.cluster.reservations import Reserved, RetryOrder
 from extender.dialects.pod_request import bound_request
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked

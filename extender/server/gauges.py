@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from extender.cluster.failures import Part
+from extender.background import Part
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 from extender.source.interface import WATCH_ENDS, Source

@@ -15,7 +15,8 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from extender.k8s.pod_templates import as_list, as_map, as_text, parts_of, pod_templates
+from extender.k8s.job_kinds import parts_of, pod_templates
+from extender.k8s.manifest import as_list, as_map, as_text
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.source.workloads import merged
 from extender.untrusted.limits import DRY_RUN_SECONDS, SNAPSHOT_OBJECT, shorten

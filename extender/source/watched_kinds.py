@@ -13,25 +13,24 @@ from functools import partial
 from http import HTTPStatus
 from typing import get_args
 
-from extender.k8s import pod_groups
 from extender.k8s.admission_objects import (
+    ABOVE_ALL,
     LimitRangeManifest,
     PersistentVolumeClaimManifest,
     PersistentVolumeManifest,
+    PodDisruptionBudgetManifest,
+    PriorityClass,
+    PriorityClassManifest,
     ResourceQuotaManifest,
     RuntimeClassManifest,
     StorageClassManifest,
 )
 from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
-from extender.k8s.eviction_objects import (
-    ABOVE_ALL,
-    PodDisruptionBudgetManifest,
-    PriorityClass,
-    PriorityClassManifest,
-)
 from extender.k8s.job_kinds import (
     JOB_KINDS,
+    POD_GROUP_APIS,
     JobManifest,
+    PodGroupManifest,
     PodOwnerManifest,
     ReplicaSetManifest,
     TimedJobManifest,
@@ -40,7 +39,6 @@ from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
 from extender.k8s.objects import Kind, KubernetesObject, Node, Pod, PodGroup, PodGroupKind
-from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_claims import (
     DeviceClassManifest,
@@ -123,7 +121,7 @@ _ROWS = (
     _optional("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
     _optional("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
-    *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for api, kind in pod_groups.APIS.items()),
+    *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for api, kind in POD_GROUP_APIS.items()),
     *(_optional(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
     _optional("Job", "/apis/batch/v1/jobs", TimedJobManifest),
     _optional(

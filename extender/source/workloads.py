@@ -10,11 +10,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from extender.k8s.job_kinds import JOB_KINDS, KUEUE_GATE, KUEUE_QUEUE, SUSPENDED, is_suspended
-from extender.k8s.manifest import Unreadable
+from extender.k8s.job_kinds import (
+    JOB_KINDS,
+    KUEUE_GATE,
+    KUEUE_QUEUE,
+    SUSPENDED,
+    count_of,
+    is_suspended,
+    pod_templates,
+)
+from extender.k8s.manifest import Unreadable, as_map, as_text
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.pod_templates import as_map, as_text, count_of, pod_templates
 from extender.k8s.resource_claims import DeviceClaim, ResourceClaimTemplate, ResourceClaimTemplateManifest
 from extender.k8s.validation import Mistake, mistakes
 from extender.source.errors import Unavailable

@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 
 from extender.cluster.census import pods_waiting_for_devices
+from extender.cluster.other_resources import PodConflicts
 from extender.cluster.permitted_rows import PermittedRows
-from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered

@@ -27,7 +27,7 @@ from extender.inventory.mig_layouts import (
     with_layout,
 )
 from extender.inventory.node_state import must_stay
-from extender.k8s.mig_change import NodeLayout, mig_change_of
+from extender.k8s.device_objects import NodeLayout, mig_change_of
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.settings import Settings
 from extender.trial.cluster_pods import trial_of

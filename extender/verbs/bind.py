@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from extender.cluster.assumed_pods import AssumedPod
+from extender.cluster.reservations import AssumedPod
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.background import with_turns
+from extender.cluster.node_table import pods_have_gpus
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
-from extender.cluster.two_ways import pods_have_gpus
 from extender.dra.forecast import (
     FIRST_AVAILABLE_PENALTY,
     UNFINISHED,

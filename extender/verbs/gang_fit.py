@@ -23,11 +23,10 @@ from dataclasses import replace
 import numpy as np
 
 from extender.cluster.gang_placement import WaitingMembers, waiting_members
-from extender.cluster.gang_starts import Start
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.queues.gangs import Gang
+from extender.queues.gangs import Gang, Start
 from extender.untrusted.limits import GANG_READ, KEY, shorten
 from extender.verbs.evaluate import Evaluation, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
-from extender.cluster.reservations import Reserved
+from extender.cluster.reservations import TIME_TO_LIVE, Reserved
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 from extender.cluster.factory import state_of
-from extender.cluster.other_resources import asked_by, lacking_on
-from extender.cluster.pod_conflicts import PodConflicts
+from extender.cluster.other_resources import PodConflicts, asked_by, lacking_on
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
 from extender.k8s.objects import Node, Pod

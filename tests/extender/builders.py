@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
+from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings

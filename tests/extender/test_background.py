@@ -11,7 +11,7 @@ import pytest
 
 from extender import background
 from extender.background import Background
-from extender.cluster.assumed_pods import AssumedPods
+from extender.cluster.reservations import AssumedPods
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource

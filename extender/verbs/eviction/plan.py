@@ -13,8 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from extender.cluster.other_resources import takes_another_pod
-from extender.cluster.pod_conflicts import PodConflicts
+from extender.cluster.other_resources import PodConflicts, takes_another_pod
 from extender.cluster.state import State
 from extender.dra.forecast import AllocationSimulator, SearchBudget
 from extender.k8s.objects import Pod

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from extender.cluster.state import State
-from extender.k8s.admission_objects import LimitRangeManifest, ResourceQuotaManifest, RuntimeClassManifest
+from extender.k8s.admission_objects import (
+    LimitRangeManifest,
+    PriorityClassManifest,
+    ResourceQuotaManifest,
+    RuntimeClassManifest,
+)
 from extender.k8s.affinity import Toleration
-from extender.k8s.eviction_objects import PriorityClassManifest
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.source.workloads import parse_pod
 from tests.extender.builders import GPU, make_node, make_pod, make_state

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.factory import state_of
-from extender.k8s.eviction_objects import PodDisruptionBudget
+from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.queues.rights import WhyNot
 from extender.source.list_watch import ListWatch

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster import node_sets
+from extender.cluster import demand
+from extender.cluster.demand import MOST_CLASSES, MOST_SETS, choose_sets
 from extender.cluster.factory import GuardedPolicy, state_of
-from extender.cluster.node_sets import MOST_CLASSES, MOST_SETS, choose_sets
 from extender.cluster.policy_refresh import PolicyRefresher, plan_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -120,7 +120,7 @@ def test_a_few_sets_are_told_apart_those_of_products_first() -> None:
 
 
 def test_the_number_of_classes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_sets, "MOST_CLASSES", 4)
+    monkeypatch.setattr(demand, "MOST_CLASSES", 4)
     keys = [f"k{i}" for i in range(4)]
     labels = [{key: str(number >> i & 1) for i, key in enumerate(keys)} for number in range(16)]
     numbers = choose_sets({NodeRequirement(((key, "1"),)): 4.0 - i for i, key in enumerate(keys)}, labels)
@@ -236,7 +236,7 @@ def test_a_failure_to_choose_costs_only_the_sets(monkeypatch: pytest.MonkeyPatch
 
     state = zones()
     state.apply([Upserted(pod("insists", {ZONE: "a"}))])
-    monkeypatch.setattr(node_sets, "choose_sets", fail)
+    monkeypatch.setattr(demand, "choose_sets", fail)
     plan_now(state)
     assert state.failures.counts == {"node_sets": 1}
     assert "node_sets failed" in caplog.text

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from extender.cluster.census import CensusTaker, Waiting
 from extender.cluster.state import State
-from extender.cluster.team_use import Team, TeamUse, gpus_by_team
-from extender.k8s.eviction_objects import PriorityClass
+from extender.explain.job_runs import Team, TeamUse, gpus_by_team
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
 from tests.extender.builders import NOW, make_node, make_pod, make_state
 
@@ -162,7 +162,7 @@ async def test_teams_keep_the_hours_of_pods_that_have_gone(monkeypatch: pytest.M
 
 
 async def test_namespaces_beyond_a_number_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.cluster.team_use.TEAMS", 10)
+    monkeypatch.setattr("extender.explain.job_runs.TEAMS", 10)
     state = make_state(make_node("n", 8))
     teams = TeamUse(state)
     for day in range(5):

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.reservations import FAILED, RETRIED_WITHIN
-from extender.cluster.retry_order import RetryOrder
+from extender.cluster.reservations import FAILED, RETRIED_WITHIN, RetryOrder
 from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
 

@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
 from extender.protocol.messages import ExtenderBindingArgs

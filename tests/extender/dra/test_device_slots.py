@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.packing.mig_masks import MigMasks
-from extender.dra.device_slots import (
+from extender.dra.pools import (
     DeviceKind,
     PoolLayout,
     lost_slots,

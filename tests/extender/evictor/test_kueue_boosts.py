@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from extender.cluster.state import State
 from extender.evictor.kueue_boosts import KueueBooster, boosts_of
-from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
 from extender.source.evictor_api import EvictorApi

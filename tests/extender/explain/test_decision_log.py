@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from extender.cluster.failures import Failures
+from extender.background import Failures
 from extender.explain.answers import Decision, Explanation
 from extender.explain.decision_log import Decisions
 from tests.extender.builders import make_pod

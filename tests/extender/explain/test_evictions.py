@@ -9,7 +9,7 @@ import pytest
 from extender.cli.explain_text import render
 from extender.explain.pod import explain
 from extender.explain.words import Word
-from extender.k8s.eviction_objects import PodDisruptionBudget
+from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.explain.problems import Surroundings, problems_of
-from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout
+from extender.k8s.device_objects import ANNOTATION, MigChange, NodeLayout
 from extender.k8s.objects import Node, Upserted
 from extender.settings import Settings
 from tests.extender.builders import GPU, make_pod, make_state

@@ -13,8 +13,8 @@ from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.explain.problems import Problem, Problems, Surroundings, problems_of
 from extender.explain.words import ADVICE
+from extender.k8s.admission_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.affinity import Taint
-from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.objects import Container, Deleted, Event, Listed, MigLayouts, PodSpec, Upserted
 from extender.k8s.resource_claims import DeviceClass, ResourceClaim
 from extender.k8s.resource_slices import Device, DeviceTaintRule, ResourceSlice

@@ -9,7 +9,7 @@ import pytest
 
 from extender.inventory.mig_layouts import can_change, named_layouts, shows, today, with_layout
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
+from extender.k8s.device_objects import ANNOTATION, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import MigGroup, MigLayouts, Node
 from packing.model.node_spec import NodeSpec
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import (
+from extender.k8s.admission_objects import (
     PodDisruptionBudget,
     PodDisruptionBudgetManifest,
     PriorityClass,
     PriorityClassManifest,
 )
+from extender.k8s.affinity import NodeSelectorRequirement
 from extender.untrusted.limits import BUDGET_SELECTOR, DISRUPTED_PODS, KEY
 
 MINIMUM = "preemption-toleration.scheduling.x-k8s.io/minimum-preemptable-priority"

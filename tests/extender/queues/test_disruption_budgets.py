@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.untrusted.limits import BUDGETS_PER_POD

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.k8s.manifest import Unreadable
-from extender.k8s.objects import Pod, Upserted
-from extender.k8s.pod_groups import (
+from extender.k8s.job_kinds import (
     PodGroupKind,
     PodGroupManifest,
 )
+from extender.k8s.manifest import Unreadable
+from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.gangs import GangTable
 from extender.untrusted.limits import OBJECT_NAME

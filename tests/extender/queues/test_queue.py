@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL, Queues
 from extender.settings import Queue

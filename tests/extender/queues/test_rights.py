@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable

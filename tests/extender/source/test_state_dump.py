@@ -13,12 +13,13 @@ from extender.k8s.admission_objects import (
     LimitRange,
     PersistentVolume,
     PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PriorityClass,
     ResourceQuota,
     RuntimeClass,
     StorageClass,
 )
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
-from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.node_topology import NodeTopology
 from extender.k8s.objects import (

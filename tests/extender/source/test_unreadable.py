@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from extender.k8s.job_kinds import POD_GROUP_APIS
 from extender.k8s.objects import Event, Kind, KubernetesObject, Upserted
-from extender.k8s.pod_groups import APIS
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
@@ -43,7 +43,12 @@ WRITERS: dict[str, Callable[[Any], str]] = {"json": json.dumps, "yaml": yaml.saf
 def manifest(kind: str, path: str, broken: dict[str, Any]) -> dict[str, Any]:
     api = path.removeprefix("/apis/").rpartition("/")[0]
     metadata = {"name": "x", "namespace": "ml", "uid": "u", **broken.get("metadata", {})}
-    return {**broken, "apiVersion": api, "kind": "PodGroup" if api in APIS else kind, "metadata": metadata}
+    return {
+        **broken,
+        "apiVersion": api,
+        "kind": "PodGroup" if api in POD_GROUP_APIS else kind,
+        "metadata": metadata,
+    }
 
 
 def from_watch(kind: Any, item: object) -> list[Event]:

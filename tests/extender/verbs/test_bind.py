@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from extender.cluster.assumed_pods import SHOWN_WITHIN, TIME_TO_LIVE
+from extender.cluster.reservations import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics

@@ -15,9 +15,8 @@ from extender.cluster.state import State
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked, Planner
 from extender.explain.pod import explain
-from extender.k8s.job_kinds import JobManifest
+from extender.k8s.job_kinds import JobManifest, PodGroupManifest
 from extender.k8s.objects import Deleted, Node, Owner, Pod, PodGroup, RequiredDomain, Upserted
-from extender.k8s.pod_groups import PodGroupManifest
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.trial.cluster_pods import trial_of

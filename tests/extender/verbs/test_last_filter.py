@@ -12,7 +12,7 @@ from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import PolicyRefresher, choose_node_sets_now, plan_now
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.admission_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import NodeNames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote

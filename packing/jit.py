@@ -41,6 +41,7 @@ if INTERPRETED and not TYPE_CHECKING:
 else:
     from numba import njit, typeof, types
     from numba.core.caching import FunctionCache
+    from numba.np.numpy_support import from_dtype
 
     _save = FunctionCache.save_overload
 
@@ -106,9 +107,21 @@ def record_type(record: type[tuple[Any, ...]]) -> types.Type:
 
 def checked(record: Record) -> Record:
     """Return the record. Raises TypeError if a field does not have its annotated type."""
-    if not INTERPRETED and typeof(record) != record_type(type(record)):  # type: ignore[no-untyped-call]
+    if not INTERPRETED and not all(map(_is_of, record, record_type(type(record)).types)):  # type: ignore[attr-defined]
         raise TypeError(f"{typeof(record)} where {record_type(type(record))} is expected")  # type: ignore[no-untyped-call]
     return record
+
+
+def _is_of(value: object, kind: types.Type) -> bool:
+    """As numba's ``typeof`` would find, which takes 20 us for an array."""
+    if isinstance(value, np.ndarray):
+        return value.flags.carray and _is_array_of(value.dtype, value.ndim, kind)
+    return bool(typeof(value) == kind)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _is_array_of(dtype: np.dtype[Any], dimensions: int, kind: types.Type) -> bool:
+    return bool(write(from_dtype(dtype), dimensions) == kind)
 
 
 def kernel(

@@ -17,7 +17,7 @@ from tests.examples import NIGHTLY, USUAL
 choose_cache()  # before numba is imported
 import_module("numba")  # or the first question that a test asks would turn its process to plain Python
 
-gc.set_threshold(100_000)  # all that is imported stays; visiting it took a twelfth of the time
+gc.set_threshold(100_000)
 
 os.environ["COLUMNS"] = "100"  # the width of the samples in docs/; without it, piped lines are whole
 
@@ -50,6 +50,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("nightly")]
     items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     config.hook.pytest_deselected(items=long)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # all that is imported stays
 
 
 @pytest.fixture(autouse=True)

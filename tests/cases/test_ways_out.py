@@ -86,12 +86,12 @@ def end(state: State, keys: Iterable[str]) -> None:
 def check(make: Make) -> int:
     """The number of fixes that were carried out."""
     count = 0
-    for number, asking in enumerate(make()[1]):
-        state, _ = make()
+    state, pods = make()
+    for number, asking in enumerate(pods):
         found, conclusion = explained(state, asking, None, moment_of(state.pods.values()), None)
         for fix in () if found.fits else filter(is_promised, conclusion.fixes):
-            state, pods = make()
-            then = explain(state, carry_out(state, pods[number], fix))
+            copy, same_pods = make()
+            then = explain(copy, carry_out(copy, same_pods[number], fix))
             assert then.fits or then.unknown, (asking.key, fix.text, then.verdict)
             count += 1
     return count

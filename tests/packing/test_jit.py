@@ -14,7 +14,8 @@ import pytest
 from packing.jit import Float32Array, Float64, Int64Array, checked, record_kernel
 
 FULL = """
-import resource
+import resource, sys
+sys.dont_write_bytecode = True  # or modules that nobody can read would stay behind
 resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 from packing.cost import knapsack_kernels
 """

@@ -1,15 +1,14 @@
-"""A gang keeps the members that it needs, or leaves as a whole."""
+"""A gang leaves as a whole, starts once its gates are lifted, and waits for no gang that cannot start."""
 
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from .controlplane.api import NAMESPACE, Api, Object
+from .controlplane.api import Api, Object
 from .controlplane.build import release
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -26,7 +25,6 @@ from .queue_cases import (
 )
 from .rush import GPU, LABEL_SETS
 from .stowage import Stowage, scheduler_configuration
-from .test_waiting import why_unscheduled
 from .workload import node, pod
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
@@ -38,25 +36,6 @@ def members(gang: str, *, minimum: int) -> dict[str, Object]:
     labels = {"stowage.dev/gang": gang, "stowage.dev/gang-min": str(minimum)}
     names = [f"{gang}-{number}" for number in range(4)]
     return {name: pod(name, {GPU: 1}, priority_class=BACKFILL, labels=labels) for name in names}
-
-
-def test_it_keeps_its_minimum(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """Each member alone loses less than a pod of its own, but the last two together lose more."""
-    create_classes(api)
-    api.create(node("n1", {GPU: 6}, labels=H100))
-    gang = members("keeps", minimum=2)
-    for member in gang.values():
-        run(api, member, on="n1", for_s=HOUR)
-    for number in range(2):
-        run(api, pod(f"single-{number}", {GPU: 1}, priority_class=BACKFILL), on="n1", for_s=90 * MINUTE)
-    stowage.flush(api)
-    with cluster.scheduler(scheduler_configuration(stowage.url)):
-        for name, left in (("first", 3), ("second", 2), ("third", 2)):
-            api.create(pod(name, {GPU: 1}, priority_class=INTERACTIVE))
-            wait_until_running(api, name)
-            stowage.flush(api)
-            assert len(present(api) & gang.keys()) == left
-    assert len(present(api) - gang.keys()) == 4  # of the pods of their own one has gone
 
 
 def test_it_leaves_as_a_whole(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
@@ -73,44 +52,6 @@ def test_it_leaves_as_a_whole(cluster: ControlPlane, api: Api, stowage: Stowage)
         api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
         wait_until_running(api, "notebook")
     assert present(api) == {"young-0", "young-1", "notebook"}
-
-
-def test_no_part_of_it_goes_if_the_rest_is_elsewhere(
-    cluster: ControlPlane, api: Api, stowage: Stowage
-) -> None:
-    """kube-scheduler evicts on one node only, which would leave half a gang."""
-    create_classes(api)
-    for number in range(2):
-        api.create(node(f"n{number}", {GPU: 2}, labels=H100))
-    gang = members("split", minimum=4)
-    for number, member in enumerate(gang.values()):
-        run(api, member, on=f"n{number // 2}", for_s=HOUR)
-    stowage.flush(api)
-    with cluster.scheduler(scheduler_configuration(stowage.url)):
-        api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
-        why_unscheduled(api, "notebook")
-        time.sleep(2)
-    assert present(api) == {*gang, "notebook"}
-
-
-def test_a_podgroup_says_how_many_must_run(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> None:
-    """That of scheduler-plugins, with the rights of deploy/rbac.yaml. A gang without one is needed whole."""
-    create_classes(api)
-    labels = {"scheduling.x-k8s.io/pod-group": "plugin"}
-    names = {f"plugin-{number}" for number in range(4)}
-    api.create(node("n1", {GPU: 4}, labels=H100))
-    with pod_groups(api):
-        api.create(pod_group("plugin", 2))
-        for name in sorted(names):
-            run(api, pod(name, {GPU: 1}, priority_class=BACKFILL, labels=labels), on="n1", for_s=HOUR)
-        with (
-            Stowage(cluster, stowage_kubeconfig, name="stowage-gangs") as stowage,
-            cluster.scheduler(scheduler_configuration(stowage.url)),
-        ):
-            stowage.flush(api)
-            api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
-            wait_until_running(api, "notebook")
-    assert len(present(api) & names) == 3
 
 
 @pytest.mark.skipif(release() < "1.32", reason="the gate SchedulerQueueingHints is off in 1.31")
@@ -199,40 +140,3 @@ def half_gangs(api: Api, priority_class: str) -> Iterator[None]:
         ends.set()
         thread.join()
         delete(0)
-
-
-@contextmanager
-def pod_groups(api: Api) -> Iterator[None]:
-    """The API server serves PodGroups of scheduler-plugins during the block."""
-    group, plural = "scheduling.x-k8s.io", "podgroups"
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"plural": plural, "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"}
-    kind = "CustomResourceDefinition"
-    api.create(
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": kind,
-            "metadata": {
-                "name": f"{plural}.{group}",
-                # The API server asks for this in groups of Kubernetes.
-                "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-            },
-            "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
-        }
-    )
-    try:
-        served = lambda: api.healthy("/apis/scheduling.x-k8s.io/v1alpha1/podgroups")  # noqa: E731
-        eventually(served, within_s=30, what="PodGroups are served")
-        yield
-    finally:
-        api.delete(kind, f"{plural}.{group}")
-
-
-def pod_group(name: str, minimum: int) -> Object:
-    return {
-        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"minMember": minimum},
-    }

@@ -19,22 +19,13 @@ from .sharing import COMPUTE, GPU, INDICES, MEMORY, PRODUCT
 from .soak import fleet
 from .soak.calm import check_books
 from .soak.evictions import TOLD_S, WITHIN_S, Evictions
-from .soak.injector import Done
 from .soak.ledger import WAY, Ledger, shared_devices
 from .soak.load import GROUP, group
-from .soak.plan import KINDS, Planned, plan
+from .soak.plan import KINDS, plan
 from .soak.proxy import Proxy
-from .soak.report import recoveries
 from .soak.soak import entries, too_many_in_vain
 from .soak.watch import Watch
 from .stowage import Stowage
-
-
-def test_a_seed_gives_the_same_faults_and_pods() -> None:
-    assert plan(7, 100, 10_000) == plan(7, 100, 10_000)
-    assert plan(7, 100, 10_000) != plan(8, 100, 10_000)
-    assert group(7, 12) == group(7, 12)
-    assert [group(7, n) for n in range(9)] != [group(8, n) for n in range(9)]
 
 
 def test_each_kind_comes_once_before_any_comes_twice() -> None:
@@ -166,16 +157,6 @@ def test_faults_do_not_excuse_any_number_of_evictions() -> None:
     assert not too_many_in_vain(Counter({"made room": 95, "beside a fault": 5}))
     assert not too_many_in_vain(Counter({"beside a fault": 5}))
     assert too_many_in_vain(Counter({"made room": 94, "beside a fault": 6}))
-
-
-def test_recovery_is_the_time_from_the_end_of_a_fault_to_the_next_pod() -> None:
-    done = [Done(Planned(n, 0, "kill", 1, 0), 0.0, end) for n, end in enumerate((1.0, 2.5, 9.0))]
-    assert recoveries(done, [0.5, 2.0, 3.0]) == {"kill": [1.0, 0.5]}
-
-
-def test_recovery_counts_from_the_end_of_the_last_fault_before_it() -> None:
-    done = [Done(Planned(n, 0, "kill", 1, 0), 0.0, end) for n, end in enumerate((1.0, 2.5, None))]
-    assert recoveries(done, [0.5, 3.0]) == {"kill": [0.5, 0.5]}
 
 
 def test_a_binding_past_the_scheduler_is_found(api: Api) -> None:

@@ -13,8 +13,6 @@ from extender.replay.steps import Step, carry_out
 from tests.extender.plan.clusters import KEEPING, Manifest, budget, mixed_fleet, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
-SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-
 
 def planned(*items: Any, **settings: Any) -> Drain:
     return plan_drain(source_of(*items, **settings).trial(), quiet)

@@ -17,8 +17,6 @@ from packing.policies.interface import update_now
 from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import make_node, make_pod, make_settings, why
 
-COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
-
 
 def shared(name: str, gpus: int = 2) -> Node:
     """A node with GPUs of 80 GiB that are shared in Stowage's own dialect."""

@@ -82,9 +82,6 @@ def test_a_gang_waits_for_an_equal_one_that_has_begun_to_start() -> None:
     assert cluster.ask(SECOND[0]) == ""
 
 
-LABELS = {"training.kubeflow.org/job-name": "el"}
-
-
 def elastic(roles: str) -> list[Pod]:
     """Pods of a PyTorchJob of which two must run: a master for each m, a worker for each w."""
     job = Owner("PyTorchJob", "el", "uid-el")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -332,13 +332,12 @@ class AffinityManifest(Struct, frozen=True, gc=False):
 
 
 _IS_LABEL_VALUE = re.compile(rf"({LABEL})?").fullmatch
-_Tolerations: TypeAlias = tuple[Toleration, ...]
 
 
 def parse_constraints(
     node_selector: Mapping[str, str],
     affinity: AffinityManifest,
-    tolerations: _Tolerations,
+    tolerations: tuple[Toleration, ...],
     owner_kind: str,
     namespace: str,
     spread_keys: tuple[str, ...] = (),
@@ -352,7 +351,7 @@ def parse_constraints(
         return _too_large(required, owner_kind)  # too large even for the key of a cache
     anti = affinity.podAntiAffinity.terms(namespace) if affinity.podAntiAffinity else ()
     near = affinity.podAffinity.terms(namespace) if affinity.podAffinity else ()
-    return _constraints(required, tolerations, owner_kind, anti, near, spread_keys)
+    return _constraints(_Parts(required, tolerations, owner_kind, anti, near, spread_keys))
 
 
 def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingConstraints:
@@ -360,40 +359,35 @@ def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingC
     return SchedulingConstraints(owner_kind=owner, problem=f"{what} too large to be read")
 
 
-_PodTerms: TypeAlias = tuple[PodTerm, ...]
+class _Parts(NamedTuple):
+    """What the constraints of a pod are made of."""
+
+    required: NodeSelectorManifest | None
+    tolerations: tuple[Toleration, ...]
+    owner: str
+    anti: tuple[PodTerm, ...]
+    near: tuple[PodTerm, ...]
+    spread_keys: tuple[str, ...]
+
+    def size(self) -> int:
+        """Total characters of all texts, plus 16 for each text and term."""
+        selector, terms = self.required or _EMPTY, self.anti + self.near
+        texts = [*selector.texts(), *(text for toleration in self.tolerations for text in toleration.texts)]
+        texts += [text for term in terms for r in term.selector for text in (term.key, r.key, *r.values)]
+        texts += [*(name for term in terms for name in term.namespaces), *self.spread_keys]
+        return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
 
-def _size(
-    required: NodeSelectorManifest | None,
-    tolerations: _Tolerations,
-    owner: str,
-    anti: _PodTerms,
-    near: _PodTerms,
-    spread_keys: tuple[str, ...],
-) -> int:
-    """Total characters of all texts, plus 16 for each text and term."""
-    selector = required or _EMPTY
-    texts = [*selector.texts(), *(text for toleration in tolerations for text in toleration.texts)]
-    texts += [text for term in anti + near for r in term.selector for text in (term.key, r.key, *r.values)]
-    texts += [name for term in anti + near for name in term.namespaces]
-    texts += spread_keys
-    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
-
-
-@bounded_cache(8192, weigh=_size)
-def _constraints(
-    required: NodeSelectorManifest | None,
-    tolerations: _Tolerations,
-    owner: str,
-    anti: _PodTerms,
-    near: _PodTerms,
-    spread_keys: tuple[str, ...],
-) -> SchedulingConstraints:
+@bounded_cache(8192, weigh=lambda parts: parts.size())
+def _constraints(parts: _Parts) -> SchedulingConstraints:
     # Cached because a cluster with 30,000 pods has a few hundred templates.
+    required, tolerations, owner = parts[:3]
     if (required or _EMPTY).is_too_large or longest_text(tolerations) > KEY:
         return _too_large(required, owner)
     terms = required.terms() if required else None
-    constraints = SchedulingConstraints(terms, tolerations, owner, "", anti, near, spread_keys)
+    constraints = SchedulingConstraints(
+        terms, tolerations, owner, "", parts.anti, parts.near, parts.spread_keys
+    )
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -40,7 +40,7 @@ _SYSTEM_CRITICAL = 2_000_000_000
 reserved."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
-_PREEMPTIBILITY = "kai.scheduler/preemptibility"
+_PREEMPTIBILITY, _SEMI_PREEMPTIBLE = "kai.scheduler/preemptibility", "semi-preemptible"
 _SAFE_TO_CONSOLIDATE = "kai.scheduler/safe-to-consolidate"
 _PREEMPTABLE = "volcano.sh/preemptable"
 _COOLDOWN = "volcano.sh/cooldown-time"
@@ -333,12 +333,28 @@ class Protection(NamedTuple):
     is none. ``keeps_minimum``: the gang of the pod must keep its minimum; members beyond it may be
     evicted."""
 
-    reason: WhyNot | None = None
-    until: float = -math.inf
+    reason: WhyNot | None
+    until: float = math.inf
     keeps_minimum: bool = False
 
 
-NO_PROTECTION = Protection()
+NO_PROTECTION = Protection(None, -math.inf)
+
+
+_FORBIDDING = (
+    # kubernetes/autoscaler, cluster-autoscaler/FAQ.md
+    (WhyNot.SAFE_TO_EVICT, _SAFE_TO_EVICT, ("annotations",), _TRUE),
+    # KAI, docs/developer/designs/priority-preemptibility-separation and semi-preemptible
+    (WhyNot.PREEMPTIBILITY, _PREEMPTIBILITY, ("labels",), ("preemptible", _SEMI_PREEMPTIBLE)),
+    # Volcano, ``GetPodPreemptable`` in pkg/scheduler/api/pod_info.go
+    (WhyNot.PREEMPTABLE, _PREEMPTABLE, ("annotations", "labels"), _TRUE),
+    # koordinator-sh/koordinator, apis/extension/preemption.go and elastic_quota.go: labels; its pages also
+    # mention annotations.
+    (WhyNot.QUOTA_PREEMPTIBLE, _QUOTA_PREEMPTIBLE, ("labels", "annotations"), _TRUE),
+    (WhyNot.DISABLE_PREEMPTIBLE, _DISABLE_PREEMPTIBLE, ("labels", "annotations"), _FALSE),
+)
+"""Labels and annotations of other systems that forbid to evict a pod: the reason, the name, the places (the
+first counts), and the texts with which they do not forbid it."""
 
 
 def protection_of(pod: Pod) -> Protection:
@@ -348,27 +364,20 @@ def protection_of(pod: Pod) -> Protection:
     so it is protected only if the protection has no end or would begin with the start.
     """
     if pod.problem or not PROTECTING_WORDS.isdisjoint(pod.unreadable):
-        return _forbidden(WhyNot.UNREADABLE)
+        return Protection(WhyNot.UNREADABLE)
     if PROTECTING_WORDS.isdisjoint(pod.labels) and PROTECTING_WORDS.isdisjoint(pod.annotations):
         return NO_PROTECTION
-    found = [_safe_to_evict(pod), _do_not_disrupt(pod), _preemptible(pod), _preemptable(pod), _cooldown(pod)]
-    found += _of_koordinator(pod)
-    longest = max(found, key=lambda end: end.until)
-    return longest._replace(keeps_minimum=any(known.keeps_minimum for known in found))
-
-
-def _forbidden(reason: WhyNot, until: float = math.inf) -> Protection:
-    return Protection(reason, until)
-
-
-def _safe_to_evict(pod: Pod) -> Protection:
-    """kubernetes/autoscaler, cluster-autoscaler/FAQ.md: an annotation; "false" forbids the eviction."""
-    text = pod.annotations.get(_SAFE_TO_EVICT, "true")
-    return NO_PROTECTION if text in _TRUE else _forbidden(WhyNot.SAFE_TO_EVICT)
+    found = list[Protection]()
+    for reason, key, places, allowing in _FORBIDDING:
+        texts = [entries[key] for entries in (getattr(pod, place) for place in places) if key in entries]
+        if texts and texts[0] not in allowing:
+            found.append(Protection(reason))
+    longest = max((*found, _do_not_disrupt(pod), _cooldown(pod)), key=lambda end: end.until)
+    return longest._replace(keeps_minimum=pod.labels.get(_PREEMPTIBILITY) == _SEMI_PREEMPTIBLE)
 
 
 def declares_movable(pod: Pod) -> bool:
-    """Whether the pod declares that it may be evicted although it has local data or volumes (as above)."""
+    """Whether the pod declares that it may be evicted although it has local data or volumes."""
     return pod.annotations.get(_SAFE_TO_EVICT) in _TRUE
 
 
@@ -387,34 +396,7 @@ def _do_not_disrupt(pod: Pod) -> Protection:
         until = pod.started + seconds(text) if pod.started else math.inf
     except DurationError:
         until = math.inf
-    return _forbidden(WhyNot.DO_NOT_DISRUPT, until)
-
-
-def _preemptible(pod: Pod) -> Protection:
-    """KAI, docs/developer/designs/priority-preemptibility-separation and semi-preemptible: a label."""
-    text = pod.labels.get(_PREEMPTIBILITY, "preemptible")
-    if text == "semi-preemptible":
-        return Protection(keeps_minimum=True)
-    return NO_PROTECTION if text == "preemptible" else _forbidden(WhyNot.PREEMPTIBILITY)
-
-
-def _preemptable(pod: Pod) -> Protection:
-    """Volcano, ``GetPodPreemptable`` in pkg/scheduler/api/pod_info.go: the annotation, then the label."""
-    text = pod.annotations.get(_PREEMPTABLE, pod.labels.get(_PREEMPTABLE, "true"))
-    return NO_PROTECTION if text in _TRUE else _forbidden(WhyNot.PREEMPTABLE)
-
-
-def _of_koordinator(pod: Pod) -> Iterator[Protection]:
-    """koordinator-sh/koordinator, apis/extension/preemption.go and elastic_quota.go: labels; its pages also
-    mention annotations."""
-    if _word(pod, _QUOTA_PREEMPTIBLE, "true") not in _TRUE:
-        yield _forbidden(WhyNot.QUOTA_PREEMPTIBLE)
-    if _word(pod, _DISABLE_PREEMPTIBLE, "false") not in _FALSE:
-        yield _forbidden(WhyNot.DISABLE_PREEMPTIBLE)
-
-
-def _word(pod: Pod, key: str, default: str) -> str:
-    return pod.labels.get(key, pod.annotations.get(key, default))
+    return Protection(WhyNot.DO_NOT_DISRUPT, until)
 
 
 def _cooldown(pod: Pod) -> Protection:
@@ -428,9 +410,9 @@ def _cooldown(pod: Pod) -> Protection:
     try:
         duration = seconds(text)
     except DurationError:
-        return _forbidden(WhyNot.COOLDOWN)
+        return Protection(WhyNot.COOLDOWN)
     running = pod.started and pod.phase == "Running"
-    return _forbidden(WhyNot.COOLDOWN, pod.started + duration) if running else NO_PROTECTION
+    return Protection(WhyNot.COOLDOWN, pod.started + duration) if running else NO_PROTECTION
 
 
 def managed_by_kueue(pod: Pod) -> bool:

@@ -6,7 +6,7 @@ The operators raise the same errors as in cel-go.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -318,10 +318,6 @@ def metered(evaluate: Program) -> Program:
     return run
 
 
-def constant(value: object) -> Program:
-    return metered(lambda scope: value)
-
-
 def variable(name: str) -> Program:
     unknown = f"{quoted(name)} is not known"
     return metered(lambda scope: scope.variables[name] if name in scope.variables else fail(unknown))
@@ -358,15 +354,6 @@ def relation(sign: str, left: Program, right: Program) -> Program:
     return run
 
 
-def list_of(items: Sequence[Program]) -> Program:
-    return metered(lambda scope: [item(scope) for item in items])
-
-
-def logical(sides: Sequence[Program], *, decisive: bool) -> Program:
-    """``||`` if True is decisive, ``&&`` if False is."""
-    return metered(lambda scope: decide(sides, lambda side: side(scope), decisive=decisive))
-
-
 def conditional(condition: Program, yes: Program, no: Program) -> Program:
     """``?:``. Only one side is evaluated."""
 
@@ -375,8 +362,3 @@ def conditional(condition: Program, yes: Program, no: Program) -> Program:
         return (yes if value else no)(scope) if isinstance(value, bool) else fail("no condition")
 
     return metered(evaluate)
-
-
-def with_value(name: str, value: Program, body: Program) -> Program:
-    """``cel.bind(name, value, body)``."""
-    return metered(lambda scope: body(scope.with_variable(name, value(scope))))

@@ -235,7 +235,10 @@ class Parser:
                 program = cel.relation(sign, program, right)
             else:
                 program = cel.call(cel.ARITHMETIC[sign], program, right)
-        return cel.logical(sides, decisive=level == 0) if len(sides) > 1 else program
+        if len(sides) == 1:
+            return program
+        decisive = level == 0  # True decides "||", False decides "&&"
+        return cel.metered(lambda scope: cel.decide(sides, lambda side: side(scope), decisive=decisive))
 
     def _unary(self) -> Program:
         if sign := self._accept("!", "-"):
@@ -303,20 +306,22 @@ class Parser:
     def _primary(self) -> Program:
         kind, text = self._next()
         if kind in _LITERALS:
-            return cel.constant(_LITERALS[kind](text))
+            value = _LITERALS[kind](text)
+            return cel.metered(lambda scope: value)
         if text == "(":
             program = self._expression()
             self._expect(")")
             return program
         if text == "[":
-            return cel.list_of(self._list_until("]"))
+            items = self._list_until("]")
+            return cel.metered(lambda scope: [item(scope) for item in items])
         if kind == "name":
             return self._identifier(text)
         raise Unsupported(quoted(text) if text else "it ends too early")
 
     def _identifier(self, name: str) -> Program:
         if name in ("true", "false"):
-            return cel.constant(name == "true")
+            return cel.metered(lambda scope: name == "true")
         if name == "cel" and self._accept("."):
             return self._bind()
         if self._accept("("):
@@ -339,7 +344,7 @@ class Parser:
         self._expect(",")
         body = self._expression()
         self._expect(")")
-        return cel.with_value(name, value, body)
+        return cel.metered(lambda scope: body(scope.with_variable(name, value(scope))))
 
     def _has(self) -> Program:
         target, name = self._primary(), ""

@@ -58,7 +58,7 @@ def test_do_not_disrupt_holds_for_good_or_for_a_time_from_the_start() -> None:
 def test_preemptibility_of_kai() -> None:
     assert by_label(KAI, "preemptible").reason is None
     assert by_label(KAI, "non-preemptible") == Protection(WhyNot.PREEMPTIBILITY, ALWAYS)
-    assert by_label(KAI, "semi-preemptible") == Protection(keeps_minimum=True)
+    assert by_label(KAI, "semi-preemptible") == NO_PROTECTION._replace(keeps_minimum=True)
     assert by_annotation(KAI, "non-preemptible").reason is None, "KAI reads the label only"
 
 

@@ -183,7 +183,6 @@ class Allocations:
                 log.exception("the allocation of a pod on %s could not be computed", node)
 
     def _allocation(self, spec: NodeSpec, row: int, key: str) -> Allocation:
-        """Allocation of a pod on its node, independent of other pods."""
         placement, history = self._placements[key], self._histories[key]
         request, problem = reconcile_counts(spec, placement.request, history.reported)
         reconciled = reconcile_since_bound(

@@ -103,14 +103,10 @@ def _usable(
         problems.append(claims.problem and f"annotation {claims.problem}")
     if asked is None:
         problems.append("claims GPU that the pod did not request")
-    return devices or ((Claim("", requested=_most_of_a_gpu(asked)),) if asked else ()), problems
-
-
-def _most_of_a_gpu(asked: Shares) -> Shares:
-    """The most that the pod can have on any one GPU, if the GPUs of its containers are unknown."""
-    if asked.containers == 1:
-        return asked
-    return asked.stacked or whole_gpus(1, asked.resource)
+    elif not devices:  # the most that the pod can have on any one GPU
+        most = asked if asked.containers == 1 else asked.stacked or whole_gpus(1, asked.resource)
+        devices = (Claim("", requested=most),)
+    return devices, problems
 
 
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
@@ -230,7 +226,6 @@ class _GpuUse:
 
 
 def _peak(stages: Mapping[int, _Amount]) -> _Amount:
-    """The peak of amounts by stage."""
     running = most = _NOTHING
     for stage in sorted(stages, key=lambda stage: (stage == 0, abs(stage))):
         now = _sum(running, stages[stage])

@@ -113,7 +113,6 @@ class EndCosts:
         self.ends.leaves(key)
 
     def _expect(self, pod: Pod, running: Running) -> None:
-        """Forecast the end of a pod that has just started."""
         self._expected.pop(pod.key, None)
         if self.clock() - running.started > _JUST:
             return
@@ -139,7 +138,6 @@ class EndCosts:
             take_in(event, self.jobs)
 
     def _limit(self, pod: Pod) -> float:
-        """The maximum run time of a pod, in seconds from its start."""
         return self.declared_end(pod)[0] - (pod.started or self.clock())
 
     def learn(self, uid: str, kinds: tuple[Hashable, ...], seconds: float, limit: float = math.inf) -> None:

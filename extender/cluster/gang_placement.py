@@ -297,14 +297,14 @@ class GangHolds:
         if not rooms or now - self._looked < _PAUSE:
             return []
         self._looked = now
-        lacking = {key: room.searched for key, room in rooms.items() if room.lacks or self._has_lost(room)}
+        lacking = {
+            key: room.searched
+            for key, room in rooms.items()
+            if room.lacks or not all(self._has_node(place.node) for place in room.places)
+        }
         if not lacking or now - max(lacking.values()) < _PAUSE:
             return []
         return [min(lacking, key=lambda key: lacking[key])]
-
-    def _has_lost(self, room: GangRoom) -> bool:
-        """Whether a node with one of the places was deleted."""
-        return not all(self._has_node(place.node) for place in room.places)
 
     def describe(self, key: str) -> str:
         """The room that is held for a gang, in words; "" if no member is bound, or enough are."""
@@ -374,7 +374,6 @@ def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str
 
 
 def _without(wanted: Sequence[WaitingMembers], having: Counter[Request]) -> list[WaitingMembers]:
-    """The wanted members without a place."""
     lacking = []
     for member in wanted:
         count = max(member.count - having[member.request], 0)

@@ -153,7 +153,9 @@ class NodeTable(Mapping[str, Node]):
                 self._note_lost_labels(known, record)
                 self._nodes[record.name] = record
                 self.changes += known != record
-                self._note_closed(record)
+                self.closed.pop(record.name, None)
+                if why := closed_because(record):
+                    self.closed[record.name] = why
                 if reread or known is None or known.labels != record.labels:
                     self.network.put(record.name, domains_of(self._described(record).labels))
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
@@ -230,12 +232,6 @@ class NodeTable(Mapping[str, Node]):
         text = f"labels missing since {start} ({names}): the last known ones count until {end}"
         problem = "; ".join(filter(None, (text, node.problem)))
         return replace(node, labels={**node.labels, **lost}, problem=problem)
-
-    def _note_closed(self, node: Node) -> None:
-        if why := closed_because(node):
-            self.closed[node.name] = why
-        else:
-            self.closed.pop(node.name, None)
 
     def layout_problems(self) -> Iterator[tuple[str, str]]:
         """Reasons the MIG manager's layouts are not used, of all nodes or single ones."""
@@ -347,7 +343,8 @@ def offered_twice(spec: NodeSpec, labels: Mapping[str, str], on_node: NodeDevice
     """
     if not spec.gpus or not on_node.devices:
         return ""
-    counted = {vendor for vendor in _VENDORS if _counts(spec, f"{vendor}.com")}
+    counted = {vendor for vendor in _VENDORS if any(f"{vendor}.com/" in pool.resource for pool in spec.pools)}
+    counted |= {"nvidia"} if spec.sharing_resource else set()  # all sharing systems are for NVIDIA GPUs
     gpus = ((part.gpu, _vendors(on_node, index)) for index, part in on_node.gpus().items())
     in_slices = len({gpu for gpu, vendors in gpus if counted & vendors})
     known = read_gpu_labels(labels).gpu_count
@@ -365,12 +362,6 @@ def _vendors(on_node: NodeDevices, index: int) -> set[str]:
     device, driver = on_node.device(index), on_node.device_id(index).driver
     text = " ".join((driver, device.attribute_text("productName"), device.attribute_text("brand"))).lower()
     return {vendor for vendor in _VENDORS if vendor in text} or set(_VENDORS)
-
-
-def _counts(spec: NodeSpec, vendor: str) -> bool:
-    """Whether the node has GPUs of the vendor. All sharing systems are for NVIDIA GPUs."""
-    shared = bool(spec.sharing_resource) and vendor == "nvidia.com"
-    return shared or any(f"{vendor}/" in pool.resource for pool in spec.pools)
 
 
 def pods_have_gpus(fleet: Fleet, row: int) -> bool:

@@ -249,7 +249,6 @@ class PodTable(Mapping[str, Pod]):
         return self._problems | self.reservations.problems()
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
-        """Allocate a pod's resources of its node under this key."""
         bound = bound_request(pod)
         closes = "; its node accepts no pods" if bound.obscure else ""
         self._problems.report(key, bound.problem and f"request cannot be read: {bound.problem}{closes}")
@@ -268,14 +267,12 @@ class PodTable(Mapping[str, Pod]):
         self._allocations.allocate(key, placement, history)
 
     def _release(self, key: str) -> None:
-        """Remove the allocation and the problems of this key."""
         self._problems.pop(key, None)
         self.obscure.pop(key, None)
         self._allocations.release(key)
 
 
 def _reported(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Number of devices of each GPU resource that kubelet reports."""
     if not pod.devices:
         return ()
     return tuple(sorted(Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name)).items()))

@@ -308,7 +308,6 @@ class State:
                 log.warning("%s: node is over-committed: its pods hold more GPU than is allocatable", name)
 
     def _note_two_ways(self, name: str) -> None:
-        """Record whether the node's GPUs are offered in two ways."""
         self.devices.two_ways.pop(name, None)
         if self.devices.slices and (spec := self.fleet.spec_of(name)):
             labels = self.nodes.labels_of(name)

@@ -105,7 +105,6 @@ def _model(product: str) -> str:
 
 
 def _held(state: State, name: str, other: OtherAllocator | None) -> Iterator[tuple[str, Fraction]]:
-    """The GPUs that each pod holds."""
     for pod in state.pods.on_node(name):
         request = bound_request(pod).request
         counted = sum(count for resource, count in request.devices if is_gpu_resource(resource))

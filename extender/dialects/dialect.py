@@ -106,7 +106,6 @@ def is_named(names: frozenset[str], name: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _of_containers(names: frozenset[str]) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    """The beginnings of the names with a ``*``, and their pattern."""
     open_names = [name for name in names if "*" in name]
     patterns = (re.escape(name).replace(r"\*", "[a-z0-9-]+") for name in open_names)
     return tuple({name.partition("*")[0] for name in open_names}), re.compile("|".join(patterns))

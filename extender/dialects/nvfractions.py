@@ -111,7 +111,6 @@ def _key(pattern: str, container: str) -> str:
 
 
 def _mib(text: str) -> int:
-    """Raises RequestError."""
     try:
         if exact(text) >= 1 << 20:
             return mib(text)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from extender.dialects.dialect import Claim, Claims, check_limits, parse_number, validate_claims
-from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
+from extender.dialects.pod_resources import RequestError, parse_quantities
 from extender.k8s.objects import Container, PodSpec, peak_usage
 from extender.untrusted.limits import quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
@@ -91,7 +91,7 @@ class PerDeviceResources:
         """The request of one container, None without devices. Raises RequestError."""
         amounts = parse_quantities(container.requests)
         memory, percent, cores = amounts[self.memory], amounts[self.memory_percent], amounts[self.cores]
-        count = self._count(amounts)
+        count = amounts[self.count] or int(self.memory_implies_one and memory > 0)
         if not count:
             if name := next((n for n in (self.memory, self.memory_percent, self.cores) if amounts[n]), None):
                 raise RequestError(f"{name} requires {self.count}")
@@ -110,9 +110,6 @@ class PerDeviceResources:
         """Number of devices that one container requests. Raises RequestError."""
         shares = self.of_container(container)
         return shares.count if shares else 0
-
-    def _count(self, amounts: Amounts) -> int:
-        return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
 
     def claims(
         self, claimed: Iterable[tuple[Container | None, int, list[Claim]]], *, node: str, exact: bool = True

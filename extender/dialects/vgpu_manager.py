@@ -37,9 +37,8 @@ from extender.dialects.dialect import (
     parse_number,
 )
 from extender.dialects.per_device import PERCENT, PerDeviceResources
-from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus
-from extender.k8s.objects import Node, Pod, PodSpec
+from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import GPU_MIB, quoted
 from packing.model.node_spec import Gpu
 from packing.model.request import Shares
@@ -102,10 +101,6 @@ _CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 
-def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
-    return _RESOURCES.of_pod(spec)
-
-
 def _memory_mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
     policy = metadata.get(POLICY, "").strip().lower()
     kinds = {"virt": VIRTUAL, "phy": PHYSICAL}
@@ -146,7 +141,7 @@ def _parse_device(text: str) -> Claim:
 
 
 DIALECT = Dialect(
-    "vgpu-manager", RESOURCE, _requested_shares, _claims, mode=_memory_mode,
+    "vgpu-manager", RESOURCE, lambda spec, *_: _RESOURCES.of_pod(spec), _claims, mode=_memory_mode,
     giving=frozenset({RESOURCE}),
     request_annotations=frozenset({POLICY}), lists=(_LISTS,),
     assignment_annotations=frozenset({PLANNED, REAL, NODE}),

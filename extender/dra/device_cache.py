@@ -279,7 +279,6 @@ class DeviceCache:
         return not self._pools_of_many or known.labels is labels or known.labels == labels
 
     def _node_devices(self, name: str, labels: Labels) -> NodeDevices:
-        """The devices of a node, with the freed claims deallocated."""
         ids = self._pools_of.get(name, set()) | self._pools_of_many
         if not ids:
             return _NO_DEVICES

@@ -60,7 +60,6 @@ def _facts(device: Device, *, whole: bool) -> GpuFacts:
 
 
 def _identities(device: Device) -> tuple[list[str], list[str]]:
-    """The names of the device itself and of its parent."""
     own, parent = list[str](), list[str]()
     for name, value in chain.from_iterable(of_domain.items() for of_domain in device.attributes.values()):
         if isinstance(value, str) and value and (match := _IDENTITY.fullmatch(name)):

@@ -91,7 +91,6 @@ def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:
 
 
 def _claim_names(pod: Pod) -> list[str]:
-    """The name of each claim of the pod, "" for claims that are not created yet."""
     generated = dict(pod.claims)
     return [entry.claim or generated.get(entry.name, "") for entry in pod.spec.claims]
 

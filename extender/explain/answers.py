@@ -174,7 +174,6 @@ class StartForecast:
 
 
 def _span(seconds: float) -> str:
-    """A duration, rounded."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"

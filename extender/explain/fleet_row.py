@@ -144,8 +144,6 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
 
 
 class _RowLists:
-    """The lists of a row while it is made."""
-
     def __init__(self, state: State) -> None:
         self._state = state
         self.gpus: list[GpuCell] = []

@@ -175,7 +175,6 @@ def _near_request(pod: Pod, name: str) -> str:
 
 
 def _units(pod: Pod) -> Iterator[Finding]:
-    """GPU memory in the unit of another system."""
     for name in (stowage.MEMORY, DEVICE_MEMORY):
         text = pod.annotations.get(name, "")
         if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
@@ -358,7 +357,6 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
 
 
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
-    """A manifest that names its node."""
     if pod.node_name and is_manifest(pod):
         known = pod.node_name in state.nodes
         said = Word.PINNED(node=quoted(pod.node_name), missing="" if known else Word.NO_SUCH_NODE())

@@ -199,7 +199,6 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
 
 
 def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
-    """Missing memory of the GPUs or shares."""
     if request.device_mib > (largest := int(largest_device(fleet, request)[row])):
         asked, has = _gib(request.device_mib, largest)
         said = Word.LARGEST_HERE(size=has) if largest else Word.SIZE_UNKNOWN()
@@ -208,7 +207,6 @@ def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
 
 
 def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
-    """Missing NVLink peers among free GPUs."""
     if part := request.shares:
         free = fitting_gpus(fleet, row, request)
         peers = max((sum(gpu in free for gpu in island) for island in spec.peers), default=0)
@@ -230,7 +228,6 @@ def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> 
 def _missing_separate_gpus(
     fleet: Fleet, row: int, request: Request, resource: int, count: int
 ) -> Iterator[Need]:
-    """Missing GPUs if each device must be on a different GPU."""
     idle = max(0, int(idle_gpus(fleet.arrays, resource)[row]))
     if idle < count:
         gpus = int((fleet.arrays.total_devices - fleet.arrays.surplus_devices)[resource, row])

@@ -15,7 +15,6 @@ from extender.k8s.device_objects import mig_change_of
 from extender.k8s.resource_slices import Device
 from extender.untrusted.limits import shorten
 from packing.fleet.fleet import Fleet
-from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import WHOLE
@@ -264,16 +263,13 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
             device_ids=device_ids,
             known="placement" if gpus or device_ids else "counts",
             assumed_seconds=round(now - assumed.since, 3) if assumed else None,
-            parts=tuple(_parts(allocation)),
+            parts=tuple(
+                PartView(gpu, milli, mib, _places(dict(allocation.slices).get(gpu, 0)))
+                for gpu, milli, mib in allocation.shares
+            ),
             instances=() if unread else tuple(_instances(spec, claims_of(pod))),
             source=source,
         )
-
-
-def _parts(allocation: Allocation) -> Iterator[PartView]:
-    masks = dict(allocation.slices)
-    for gpu, compute_milli, memory_mib in allocation.shares:
-        yield PartView(gpu, compute_milli, memory_mib, _places(masks.get(gpu, 0)))
 
 
 def _instances(spec: NodeSpec, claims: Claims | None) -> Iterator[InstanceView]:

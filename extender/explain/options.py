@@ -107,7 +107,6 @@ def compared(fleet: Fleet, found: Sequence[NodeOption], fitting: npt.NDArray[np.
 
 
 def _by_costs(best: NodeOption, rival: NodeOption, *, of_best: bool) -> str:
-    """Compare the costs of the best and another node, in words."""
     more = rival.option.cost - best.option.cost
     name = shorten((rival if of_best else best).option.node, NAME)
     if more <= _NOTHING:
@@ -159,7 +158,6 @@ def _costs(fleet: Fleet, row: int, best: int) -> Iterator[Said]:
 
 
 def _free(fleet: Fleet, row: int) -> float:
-    """Free GPUs that the node offers."""
     left = np.maximum(fleet.arrays.compute[:, row], 0)
     return float(left[fleet.arrays.offered[:, row] > 0].sum()) / WHOLE
 
@@ -172,7 +170,6 @@ def _is_full(fleet: Fleet, row: int) -> bool:
 
 
 def _idle(fleet: Fleet) -> npt.NDArray[np.bool_]:
-    """(N,) whether no GPU of the node is in use."""
     arrays = fleet.arrays
     return np.asarray((arrays.compute >= arrays.compute_capacity).all(axis=0))
 

@@ -329,7 +329,6 @@ def _share_instead(
 
 
 def _released_gang(state: State, pod: Pod) -> list[Pod]:
-    """The gated members of the pod's gang, without their gates."""
     gang = state.gangs.gang_of(pod)
     members = state.gangs.members(gang.key) if gang else ()
     return [replace(member, gates=()) for member in members if member.gates]

@@ -175,7 +175,6 @@ def _of_rejections(state: State) -> Iterator[Problem]:
 
 
 def _layout_problem(node: Node) -> str:
-    """Why a change of the node's MIG layout failed."""
     change = mig_change_of(node.annotations)
     if change is None:
         return f"the annotation {ANNOTATION} cannot be read, and is ignored"

@@ -96,7 +96,6 @@ def layout_change_for(asked: Question, now: float) -> Iterator[Fix]:
 
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
-    """Whether the evictor moves others for pods that start together."""
     requests = asked_together(state, pods)
     serves = bool(requests) and sum(request.gpus for request in requests) >= settings.consolidation_gpus
     return mode_for(state, pods[0], settings) if serves else "off"

@@ -101,7 +101,8 @@ def openings(asked: Question) -> tuple[list[Opening], list[Opening]]:
         best = min((takes[node.name] for node in nodes if node.name in takes), default=None)
         node = next(node for node in nodes if takes.get(node.name) == best)
         likeness = _likeness(pod.spec.node_selector, node)
-        fix, starts = changes_for(state, pod, rules, node), _is_starting(state, pod, node)
+        fix = changes_for(state, pod, rules, node)
+        starts = any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
         opening = Opening(rules, node, fix, starts, likeness)
         if best is not None:
             alike = [other for other in every if takes.get(other.name) == best]
@@ -255,10 +256,6 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Fix:
     return Fix(said, replace(pod, scheduling_constraints=rules))
 
 
-def _is_starting(state: State, pod: Pod, node: Node) -> bool:
-    return any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
-
-
 def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
     """Whether the taint is removed once the node has started: by its key; on a new node of Karpenter also any
     taint that ready nodes of its pool do not have."""
@@ -274,7 +271,6 @@ def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
 
 
 def _with_selector_of(state: State, pod: Pod, node: Node) -> Fix:
-    """The selector changed to match the node."""
     selected, labels = pod.spec.node_selector, node.labels
     wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
     runtime = state.admission.runtime_classes.get(pod.runtime_class)
@@ -298,19 +294,16 @@ def _with_affinity_of(pod: Pod, node: Node) -> Fix:
     key, is_choice = fails[0].key, fails[0].operator == "In" and fails[0].key != HOSTNAME
     value = node.labels.get(key, "") if is_choice else ""
     instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
-    changed = _with_terms(pod, [_replaced(term, fails[0], instead) for term in terms])
+    changed = [
+        replace(term, labels=(*(r for r in term.labels if r != fails[0]), *instead))
+        if fails[0] in term.labels
+        else term
+        for term in terms
+    ]
     said = Word.LEAVE_OUT_AFFINITY(asked=asked)
     if value:
         said = Word.REPLACE_AFFINITY(key=key, value=shorten(value, KEY), asked=asked)
-    return Fix(said, changed)
-
-
-def _replaced(
-    term: NodeSelectorTerm, fails: NodeSelectorRequirement, instead: tuple[NodeSelectorRequirement, ...]
-) -> NodeSelectorTerm:
-    if fails not in term.labels:
-        return term
-    return replace(term, labels=(*(r for r in term.labels if r != fails), *instead))
+    return Fix(said, _with_terms(pod, changed))
 
 
 def _with_terms(pod: Pod, terms: Sequence[NodeSelectorTerm]) -> Pod:

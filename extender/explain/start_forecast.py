@@ -111,7 +111,6 @@ class StartForecasts:
             self._decide(judged, judged.open)
 
     def _judge_late(self) -> None:
-        """Count the forecasts of pods that have not started in time."""
         now = self._clock()
         for uid, judged in list(self._judged.items()):
             self._decide(judged, {part for part in judged.open if now > judged.by[part]})
@@ -217,7 +216,6 @@ class _Forecaster:
         return {kind: len(seconds[kind]) / last if last else 0.0 for kind, last in lasts.items()}
 
     async def _start(self, pod: Pod, request: Request) -> Start:
-        """Start time of the next pod in the queue."""
         jobs, allowed = self._state.large_jobs, self._permitted.rows_that_accept(pod)
         if reservation := jobs.reserved_for(pod):
             allowed = allowed & jobs.rows(reservation)
@@ -231,15 +229,13 @@ class _Forecaster:
 
     def _forecast(self, start: Start) -> StartForecast:
         spec = self._state.fleet.specs[start.row] if start.row >= 0 else None
-        half, most = map(self._known, self._stretch.times(start, self._now))
+        times = self._stretch.times(start, self._now)
+        half, most = (self._now + after if math.isfinite(after) else None for after in times)
         named = start.needs[:_NAMED]
         pods = filter(None, map(self._state.pods.get, named))
         fields = dict.fromkeys(self._state.end_costs.declared_end(pod)[1] for pod in pods)
         node, needs = shorten(spec.name, KEY) if spec else "", tuple(shorten(key, KEY) for key in named)
         return StartForecast(half, most, node, needs, len(start.needs), tuple(filter(None, fields)))
-
-    def _known(self, seconds: float) -> float | None:
-        return self._now + seconds if math.isfinite(seconds) else None
 
 
 def _kind_of(pod: Pod, request: Request | None) -> Hashable:

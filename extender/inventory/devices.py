@@ -344,7 +344,6 @@ def _matching_expansion(
 
 
 def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
-    """The groups that apply to a node, for each possible GPU model."""
     models = dict.fromkeys(model for group in layout for model in group.models)
     of_model = [tuple(g for g in layout if not g.models or model in g.models) for model in (*models, "")]
     yield from dict.fromkeys(of_model)

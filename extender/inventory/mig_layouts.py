@@ -106,7 +106,6 @@ _Instances = tuple[Mapping[Profile | None, int], ...]
 
 @lru_cache(maxsize=256)
 def _standard(name: str, gpus: int, single: bool) -> list[NodeLayout]:
-    """The uniform layouts of ``gpus`` GPUs of this model."""
     model = named_model(name)
     if model is None or model.geometry is None:
         return []
@@ -149,13 +148,10 @@ def _shown(name: str, instances: _Instances, single: bool) -> NodeLayout | None:
     for on_gpu in instances:
         counts.update(on_gpu)
     if not (single and counts):
-        return NodeLayout(name, {_resource(profile): n for profile, n in counts.items()})
+        named = ((f"{MIG_PREFIX}{profile}" if profile else WHOLE, n) for profile, n in counts.items())
+        return NodeLayout(name, dict(named))
     (profile, number), *others = counts.items()
     return None if others else NodeLayout(name, {WHOLE: number}, str(profile) if profile else "")
-
-
-def _resource(profile: Profile | None) -> str:
-    return f"{MIG_PREFIX}{profile}" if profile else WHOLE
 
 
 def with_layout(node: Node, layout: NodeLayout) -> Node:

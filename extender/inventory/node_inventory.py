@@ -271,8 +271,6 @@ def _profiles(node: Node) -> frozenset[str]:
 
 
 class _Gpus:
-    """The GPUs of a node, by index, and the pools of devices on them."""
-
     def __init__(
         self,
         labels: GpuLabels,

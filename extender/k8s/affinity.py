@@ -360,8 +360,6 @@ def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingC
 
 
 class _Parts(NamedTuple):
-    """What the constraints of a pod are made of."""
-
     required: NodeSelectorManifest | None
     tolerations: tuple[Toleration, ...]
     owner: str

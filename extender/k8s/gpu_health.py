@@ -90,7 +90,6 @@ def unhealthy_gpu_sign(node: Node, no_signs: Collection[str] = ()) -> str:
 
 
 def _is_sign(key: str, value: str) -> bool:
-    """Whether a label or a taint is a sign, by its words."""
     if len(key) > KEY or key.startswith("stowage.dev/"):
         return False
     unhealthy_status = _unhealthy_status_by_words(key)

@@ -254,7 +254,6 @@ def _summary(manifest: PodSpecManifest) -> PodSpec:
 
 
 def _quantity_counts(containers: Iterable[ContainerManifest]) -> Counter[tuple[str, str]]:
-    """The number of containers that request each quantity of each resource."""
     resources = (container.resources for container in containers)
     return Counter(chain.from_iterable((a.limits | a.requests).items() for a in resources))
 

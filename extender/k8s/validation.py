@@ -96,7 +96,6 @@ def _wrong(value: object, rule: object) -> list[Any]:
 
 
 def _of_resources(parts: dict[str, Any], at: str) -> Iterator[Mistake]:
-    """More requests than limits, and huge pages alone."""
     requests, limits = as_map(parts.get("requests")), as_map(parts.get("limits"))
     names = requests.keys() | limits.keys()
     if names.isdisjoint(("cpu", "memory")) and any(name.startswith("hugepages-") for name in names):

@@ -258,7 +258,6 @@ def _time(loss: Disruption) -> float:
 
 
 def _remove(lists: dict[_K, list[_T]], key: _K, value: _T) -> None:
-    """Remove a value from the list of a key, and the list if it is then empty."""
     lists[key].remove(value)
     if not lists[key]:
         del lists[key]

@@ -95,8 +95,6 @@ class _Ended(NamedTuple):
 
 
 class _Members:
-    """The members of one gang, with figures that each member changes."""
-
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.running = 0
@@ -172,7 +170,10 @@ class GangTable:
         words = words_of(pod)
         if words is None:
             return None
-        return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
+        if (members := self._gangs.get(_key(pod, words))) is None:  # the watch does not show it
+            members = _Members()
+            members.add(pod, words)
+        return self._gang(members)
 
     def domains_of(self, pod: Pod) -> tuple[RequiredDomain, ...]:
         """The topology domains that the pod must share with those other members of its gang that require the
@@ -462,13 +463,6 @@ def _key(pod: Pod, words: GangWords) -> str:
     """Pods of another priority form another gang: they must not protect pods of lower priority."""
     priority = f" of priority {pod.priority}" if pod.priority else ""
     return f"{words.kind} {pod.namespace}/{words.name}{priority}"
-
-
-def _alone(pod: Pod, words: GangWords) -> _Members:
-    """The gang of a pod that the watch does not show."""
-    members = _Members()
-    members.add(pod, words)
-    return members
 
 
 _NEXT_ANSWER = 2.0

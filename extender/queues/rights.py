@@ -305,7 +305,6 @@ class EvictionRules:
         )
 
     def _left_this_hour(self, queue: str) -> float:
-        """Number of further pods of a queue that may be evicted."""
         if queue not in self._evictions_left:
             bound = self._rights.queues.by_name.get(queue, NO_QUEUE).evictions_per_hour
             evicted = self._disruptions.evictions_last_hour(queue, self.now) if bound is not None else 0

@@ -188,7 +188,6 @@ class Parser:
         return program
 
     def _next(self) -> Token:
-        """Consume a token, except the last, which is kept."""
         return self._tokens.pop() if len(self._tokens) > 1 else self._tokens[0]
 
     def _accept(self, *signs: str) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
-from extender.cli.cluster_args import UsageError, did_you_mean
+from extender.cli.cluster_args import did_you_mean
+from extender.source.errors import BadInput, SourceError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -81,16 +82,13 @@ _MODULES = {
     "explain": ("extender.cli.explain", "show where a pod fits, where it does not, and why"),
     "top": ("extender.cli.top", "show free GPUs by node, and pending pods"),
     "audit": ("extender.cli.audit", "show what GPUs are wasted, why, and what mends it"),
-    "plan": (
-        "extender.cli.plan",
-        "plan capacity: nodes to remove or add, moves, MIG layouts",
-    ),
+    "plan": ("extender.cli.plan", "plan capacity: nodes to remove or add, moves, MIG layouts"),
     "settings": ("extender.cli.show_settings", "print the effective settings and their sources"),
     "replay": ("extender.cli.replay", "compare policies on the pods of a cluster"),
     "completion": ("extender.cli.completion", "print a completion script for bash, zsh or fish"),
     "demo": ("extender.cli.demo", "place pods on an example cluster, with and without Stowage"),
 }
-"""Subcommands in their own modules, each with ``add_parser(subparsers)`` and ``run(args)``."""
+"""Subcommands in their own modules, each with ``add_arguments(parser)`` and ``run(args)``."""
 
 
 _PROGRAM = "kubectl stowage" if Path(sys.argv[0]).name == "kubectl-stowage" else "stowage"
@@ -146,12 +144,11 @@ def _parser(command: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="serve kube-scheduler over HTTP"))
     for name, (module_name, text) in _MODULES.items():
+        subparser = commands.add_parser(name, help=text)
         if name == command:
             module = import_module(module_name)
-            module.add_parser(commands)
-            commands.choices[name].set_defaults(run=partial(_run_module, name, module.run))
-        else:
-            commands.add_parser(name, help=text)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=partial(_run_module, name, module.run))
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
     commands.add_parser("help", help="show the options of a command: help COMMAND")
     return parser
@@ -170,23 +167,22 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
     failed = 2 if command in ("audit", "plan", "replay") or getattr(args, "exit_code", False) else 1
     try:
         if command in ("audit", "plan", "replay") and args.namespace:
-            raise UsageError("nodes run the pods of all namespaces: omit --namespace")
+            raise BadInput("nodes run the pods of all namespaces: omit --namespace")
         return run(args)
     except Exception as error:
         from extender.settings import SettingsError
-        from extender.source.errors import SourceError
         from extender.untrusted.terminal import OutputLost, show_line
 
+        expected = SettingsError, SourceError, OSError
         reads_manifests = command in ("explain", "top")
-        expected = SettingsError, SourceError, OSError, ValueError if reads_manifests else UsageError
-        if not isinstance(error, expected):
+        if not (isinstance(error, expected) or (reads_manifests and isinstance(error, ValueError))):
             if failed == 1 or isinstance(error, OutputLost):
                 raise
             traceback.print_exc()
             return failed
         show_line("")
         print(f"stowage {command}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else failed
+        return 2 if isinstance(error, BadInput) else failed
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,10 @@ command that mends it. Only reads: each mend is carried out on a copy of the clu
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extender.cli import cluster_args
-from extender.cli.cluster_args import UsageError
 from extender.untrusted.terminal import line_width, show_progress
 
 if TYPE_CHECKING:
@@ -17,12 +15,10 @@ if TYPE_CHECKING:
     from extender.settings import Settings
     from extender.source.interface import Source
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    text = "What GPUs are wasted, why, what that costs, and the command that mends it. Changes nothing."
-    parser = subparsers.add_parser("audit", description=text)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "What GPUs are wasted, why, what that costs, and the command that mends it. "
+    parser.description += "Changes nothing."
     cluster_args.add_source(parser, url=True)
     text = "sums by team (namespace), model, or pool of nodes (team)"
     parser.add_argument("--by", choices=("team", "model", "pool"), default="team", help=text)
@@ -42,24 +38,23 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Exit codes: 0, 2 for unusable options or files."""
-    from extender import logs
     from extender.cli.precompile import loading_kernels
-    from extender.settings_file import load
 
-    logs.configure("error")
-    settings = load(args.config, os.environ)
-    cluster_args.say_source(args, "audit")
+    settings = cluster_args.begin(args, "audit", level="error")
     with loading_kernels():
-        from extender.trial.trial import BadInput
-    try:
-        print(_rendered(_audited(args, settings), args.output))
-    except BadInput as error:
-        raise UsageError(str(error)) from None
+        from extender.plan.audit_text import as_html, as_markdown, as_text
+    found = _audited(args, settings)
+    if args.output in ("json", "yaml"):
+        print(cluster_args.structured(found, args.output))
+    elif args.output in ("md", "html"):
+        print(as_markdown(found) if args.output == "md" else as_html(found))
+    else:
+        print(as_text(found, line_width(wide=args.output == "wide")))
     return 0
 
 
 def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
-    """Raises ``BadInput``, ``SourceError`` and ``SettingsError``."""
+    """Raises ``SourceError`` and ``SettingsError``."""
     import asyncio
 
     from extender.cluster.census import CensusTaker
@@ -67,7 +62,7 @@ def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
     from extender.plan.audit import Earlier, audit
     from extender.plan.bill import daily_bill
     from extender.plan.mends import Mender
-    from extender.plan.prices import NO_COSTS, costs_of, read_prices
+    from extender.plan.prices import costs_in, read_prices
     from extender.plan.source import ClusterSource
     from extender.source.prometheus import measured_use
 
@@ -90,20 +85,6 @@ def _audited(args: argparse.Namespace, settings: Settings) -> Audit:
         earlier = Earlier(at, use.by_step())
     source, mender, use = surveyed(now)
     at, state = cluster_args.moment(now, source.pods(), dump), mender.state
-    costs = costs_of(prices, filter(None, state.fleet.specs), source.nodes()) if prices else NO_COSTS
     mends = dict(mender.mends(use, show_progress))
     bill = daily_bill(source, at, show_progress) if args.bill else None
-    return audit(state, source.name, at, use, mends, args.by, costs, earlier, bill)
-
-
-def _rendered(found: Audit, output: str) -> str:
-    from pydantic_core import to_json
-
-    from extender.explain.answers import plain
-    from extender.plan.audit_text import as_html, as_markdown, as_text
-
-    if output in ("json", "yaml"):
-        return cluster_args.structured(to_json(plain(found), indent=2).decode(), output)
-    if output in ("md", "html"):
-        return as_markdown(found) if output == "md" else as_html(found)
-    return as_text(found, line_width(wide=output == "wide"))
+    return audit(state, source.name, at, use, mends, args.by, costs_in(state, prices), earlier, bill)

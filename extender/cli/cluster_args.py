@@ -11,12 +11,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from extender.source.errors import Unavailable
 from extender.untrusted.limits import DEBUG_TOKEN
 from extender.untrusted.terminal import show_line, show_step
 
@@ -42,10 +43,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A suggestion of the most similar name, to append to a message; "" if none is similar."""
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-class UsageError(ValueError):
-    """Unusable or conflicting options or files."""
 
 
 def number(above: float, most: float, expected: str) -> Callable[[str], float]:
@@ -99,8 +96,13 @@ def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> N
     parser.add_argument("-o", "--output", choices=formats, default=default, metavar="FORMAT", help=text)
 
 
-def structured(text: str, output: str) -> str:
-    """A JSON text, converted if ``output`` is ``yaml``."""
+def structured(value: object, output: str, indent: int | None = 2) -> str:
+    """A value as JSON, or as YAML if ``output`` is ``yaml``."""
+    from pydantic_core import to_json
+
+    from extender.explain.answers import plain
+
+    text = to_json(plain(value), indent=indent).decode()
     if output != "yaml":
         return text
     import yaml
@@ -143,6 +145,22 @@ def short_name(args: argparse.Namespace) -> str:
     return "example" if args.example else "cluster"
 
 
+def begin(
+    args: argparse.Namespace,
+    command: str,
+    environ: Mapping[str, str] = os.environ,
+    level: str = "warning",
+) -> Settings:
+    """Log from this level on, read the settings, and report the source. Raises ``SettingsError``."""
+    from extender import logs
+    from extender.settings_file import load
+
+    logs.configure(level)
+    settings = load(args.config, environ)
+    say_source(args, command)
+    return settings
+
+
 def say_source(args: argparse.Namespace, command: str) -> None:
     """Report the source that the command reads or queries, so that the user sees progress."""
     given, files = vars(args), args.snapshot or []
@@ -168,8 +186,6 @@ def source_of(args: argparse.Namespace) -> Source:
         return _known_at(url, args.token_file)
     if (live := _live(args)) is not None:
         return live
-    from extender.source.errors import Unavailable
-
     raise Unavailable(_NO_CLUSTER)
 
 
@@ -208,8 +224,6 @@ def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:
 
 def select_nodes(source: Source, settings: Settings) -> None:
     """Limit a cluster to the shard of these settings. Files are not limited."""
-    from extender.source.errors import Unavailable
-
     if settings.node_selector is not None:
         with suppress(Unavailable):
             source.select_nodes(settings.node_selector, settings.shard_schedulers)

@@ -8,10 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _BASH = """_stowage() {
   local offered=$(stowage completion words "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}")
@@ -30,11 +26,10 @@ complete -c stowage -f -a '(__stowage)'""",
 }
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``completion`` to the command line."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "Print a script for a shell. In ~/.bashrc or ~/.zshrc: source <(stowage completion bash), or zsh. "
     text += "In config.fish: stowage completion fish | source."
-    parser = subparsers.add_parser("completion", usage="%(prog)s bash|zsh|fish", description=text)
+    parser.usage, parser.description = "%(prog)s bash|zsh|fish", text
     parser.add_argument("shell", choices=(*_SCRIPTS, "words"), metavar="SHELL", help=", ".join(_SCRIPTS))
     parser.add_argument("line", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 

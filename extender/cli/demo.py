@@ -9,7 +9,8 @@ import socket
 import textwrap
 from typing import TYPE_CHECKING
 
-from extender.cli.cluster_args import UsageError, port
+from extender.cli.cluster_args import port
+from extender.source.errors import BadInput
 from extender.untrusted.terminal import show_progress
 
 if TYPE_CHECKING:
@@ -17,15 +18,10 @@ if TYPE_CHECKING:
     from extender.settings import Settings
     from extender.source.snapshot import Snapshot
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        description="Place a few hundred pods on an example cluster, with Stowage and with kube-scheduler's "
-        "default spreading, and serve the result.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Place a few hundred pods on an example cluster, with Stowage and with "
+    parser.description += "kube-scheduler's default spreading, and serve the result."
     parser.add_argument("--exit", action="store_true", help="exit at the end instead of serving until Ctrl-C")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     text = "port to serve on, or any free port if it is in use (%(default)s)"
@@ -90,4 +86,4 @@ def _listening(host: str, port: int) -> socket.socket:
         try:
             return listen(host, 0)
         except PortInUse as error:
-            raise UsageError(str(error)) from None
+            raise BadInput(str(error)) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import did_you_mean
+from extender.source.errors import BadInput
 from extender.untrusted.terminal import line_width
 from extender.untrusted.visible import many, visible
 
@@ -25,21 +25,15 @@ if TYPE_CHECKING:
     from extender.source.stowage_service import StowageService
     from extender.source.workloads import Template
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
 """kubectl's short names of kinds."""
 _NAMED = 8
 _SUFFIXES = ".json", ".yaml", ".yml"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``explain`` to the command line."""
-    parser = subparsers.add_parser(
-        "explain",
-        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME | -A]",
-        description="Show where a pod fits and what is missing, or all pending pods (-A, -n).",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME | -A]"
+    parser.description = "Show where a pod fits and what is missing, or all pending pods (-A, -n)."
     text = "manifest, NAMESPACE/POD, or KIND/NAME such as job/train"
     parser.add_argument("pod", nargs="*", help=text)
     text = "manifest or folder, - for stdin (repeatable)"
@@ -92,16 +86,11 @@ def run(args: argparse.Namespace) -> int:
     from extender.cli.top import show_pending
 
     if args.node or args.all or args.before:
-        raise cluster_args.UsageError("--node, --all and --before require a pod or manifest")
+        raise BadInput("--node, --all and --before require a pod or manifest")
     return show_pending(args)
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from pydantic_core import to_json
-
-    from extender import logs
-    from extender.explain.answers import plain
-    from extender.settings_file import load
     from extender.source.workloads import parse_templates
 
     words = args.pod
@@ -110,11 +99,9 @@ def _explain(args: argparse.Namespace) -> int:
     given = (part for name in args.filename for part in ([name] if Path(name).exists() else name.split(",")))
     files = [*given, *filter(_is_file, words)]
     pods = [name for name in words if name not in files]
-    settings = load(args.config, os.environ)
-    logs.configure("warning")
     text, name = _manifest(files, args.namespace, recursive=args.recursive)
     templates, outcomes = parse_templates(text, name) if text is not None else [], list["Outcome"]()
-    cluster_args.say_source(args, "explain")
+    settings = cluster_args.begin(args, "explain")
     if text is not None and (rest := cluster_args.dry_run_client(args)):
         from extender.source.dry_run import dry_run
 
@@ -128,8 +115,7 @@ def _explain(args: argparse.Namespace) -> int:
         answers, warnings = _worked_out(args, text, name, templates, outcomes, pods, settings)
     if args.output in ("json", "yaml"):
         values = [answer.value for answer in answers]
-        shown = to_json(plain(values[0] if len(values) == 1 else values), indent=2)
-        print(cluster_args.structured(shown.decode(), args.output))
+        print(cluster_args.structured(values[0] if len(values) == 1 else values, args.output))
     elif args.output == "name":
         for name in dict.fromkeys(name for answer in answers for name in answer.nodes):
             print(f"node/{name}")

@@ -7,21 +7,21 @@ actual result.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
-from extender.cli.cluster_args import UsageError, number, whole_number
+from extender.cli.cluster_args import number, whole_number
+from extender.source.errors import BadInput
 from extender.untrusted.terminal import line_width, show_progress
 from extender.untrusted.visible import joined, wrapped
 
 if TYPE_CHECKING:
+    from extender.cluster.census import Census
+    from extender.k8s.objects import Node
     from extender.plan.report import Report
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from extender.plan.source import ClusterSource
 
 _WHAT = {
     "summary": "free capacity, pending pods, removable nodes, cost",
@@ -77,10 +77,8 @@ class _OfOther(argparse.Action):
         parser.error(f"{option_string} belongs to 'stowage plan {self.const}'")
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``plan`` to the command line."""
-    text = "Capacity plans, each replayed on the engine before it is shown. Changes nothing."
-    parser = subparsers.add_parser("plan", description=text)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Capacity plans, each replayed on the engine before it is shown. Changes nothing."
     _add_options(parser, "summary")
     plans = parser.add_subparsers(dest="what", metavar="PLAN", title="plans (summary)")
     parser.set_defaults(what="summary")
@@ -113,57 +111,82 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Exit codes: 0, 1 for a plan that gains less than promised, 2 for unusable options or
     files."""
-    from extender import logs
     from extender.cli.precompile import loading_kernels
-    from extender.settings_file import load
 
-    logs.configure("error")
     _check(args)
-    settings = load(args.config, os.environ)
-    cluster_args.say_source(args, "plan")
-    for_people = args.output in ("table", "wide")
+    settings = cluster_args.begin(args, "plan", level="error")
+    for_people, width = args.output in ("table", "wide"), line_width(wide=args.output == "wide")
     cluster, settings, _ = cluster_args.source_with_settings(args, settings)
     if for_people:  # before the kernels load, which takes longer
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
-        from extender.cli.plan_run import source_of, work_out
-        from extender.trial.trial import BadInput
-    try:
-        source = source_of(args, cluster, settings)
-        census = source.census()
-        if for_people:
-            print(
-                joined(
-                    wrapped(f"{source.name}: {census.totals.text}", line_width(wide=args.output == "wide"))
-                ),
-                flush=True,
-            )
-        report = work_out(args, source, census, show_progress)
-        report.totals = census.totals
-    except BadInput as error:
-        raise UsageError(str(error)) from None
-    print(_rendered(report, args.output))
+        from extender.plan.source import ClusterSource
+    source = ClusterSource(
+        cluster_args.short_name(args),
+        [event for batch in cluster.list_once() for event in batch],
+        settings,
+        bare_pods=args.bare_pods,
+        allow_downgrade=args.allow_downgrade,
+    )
+    census = source.census()
+    if for_people:
+        print(joined(wrapped(f"{source.name}: {census.totals.text}", width)), flush=True)
+    report = _report(args, source, census)
+    report.totals = census.totals
+    print(_rendered(report, args.output, width))
     return 0 if report.agrees else 1
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raises ``UsageError`` and ``SourceError`` for unusable options, before anything is read."""
+    """Raises ``BadInput`` and ``MetricsError`` for unusable options, before anything is read."""
     if args.what == "change" and not (args.add or args.remove):
-        raise UsageError("nothing to change: expected --add or --remove")
-    if getattr(args, "prices", None) and not args.prices.is_file():
-        raise UsageError(f"--prices {args.prices}: cannot be read: no such file")
+        raise BadInput("nothing to change: expected --add or --remove")
+    if args.prices and not args.prices.is_file():
+        raise BadInput(f"--prices {args.prices}: cannot be read: no such file")
     if args.what == "slices" and args.prometheus:
         from extender.source.prometheus import check_question
 
         check_question(args.prometheus, args.window)
 
 
-def _rendered(report: Report, output: str) -> str:
+def _report(args: argparse.Namespace, source: ClusterSource, census: Census) -> Report:
+    """Raises ``BadInput``."""
+    from extender.k8s.objects import Upserted
+    from extender.plan.change import added_nodes, change_report
+    from extender.plan.drain import drain_report, summary_report
+    from extender.plan.mig import mig_report
+    from extender.plan.moves import moves_report
+    from extender.plan.prices import costs_in, read_prices
+    from extender.plan.slices import slices_report
+    from extender.source.prometheus import measured_use
+
+    prices = read_prices(args.prices) if args.prices else None
+    if args.what == "change":
+        added: list[Node] = []
+        for text in args.add:
+            added += added_nodes(text, source.nodes(), [node.name for node in added])
+        costs = costs_in(source.state(map(Upserted, added)), prices)
+        return change_report(source, added, args.remove, costs, show_progress)
+    trial = source.trial()
+    costs = costs_in(trial.state, prices)
+    if args.what == "summary":
+        return summary_report(source.name, trial, census, costs, show_progress)
+    if args.what == "mig":
+        return mig_report(source, trial, args.layouts, args.growth, args.repartition_seconds, show_progress)
+    if args.what == "slices":
+        measured = measured_use(args.prometheus, args.window, args.quantile) if args.prometheus else {}
+        return slices_report(source, trial, measured, args.margin, show_progress)
+    if args.what == "moves":
+        return moves_report(source.name, trial, args.moves, args.free, show_progress)
+    return drain_report(source.name, trial, costs, show_progress, keep_room=not args.ignore_waiting)
+
+
+def _rendered(report: Report, output: str, width: int) -> str:
     from extender.plan.report import as_csv, as_text, as_values
 
     if output in ("json", "yaml"):
-        return cluster_args.structured(json.dumps(as_values(report), indent=1), output)
+        return cluster_args.structured(as_values(report), output)
     if output == "name":
         rows = (row for table in report.tables[:1] for row in table.rows)
         return joined(next(cell for cell in row if isinstance(cell, str)) for row in rows)
-    return as_csv(report) if output == "csv" else as_text(report, line_width(wide=output == "wide"))
+    return as_csv(report) if output == "csv" else as_text(report, width)

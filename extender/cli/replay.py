@@ -7,13 +7,11 @@ when it runs, because they load the kernels.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_args
-from extender.cli.cluster_args import UsageError
 from extender.untrusted.terminal import interruptible, line_width, show_progress
 from packing.policies.registry import POLICIES
 
@@ -26,13 +24,8 @@ _INTERRUPTED = 130
 Rows = list[dict[str, Any]]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the subcommand and its options."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="compare policies on the pods of a cluster",
-        description="Place the same pods with one policy after another. Changes nothing.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Place the same pods with one policy after another. Changes nothing."
     cluster_args.add_source(parser, url=True)
     add, names = parser.add_argument, ", ".join(POLICIES)
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=names)
@@ -40,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster_args.add_namespace(parser, argparse.SUPPRESS)
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "table", "wide", "json", "yaml", "csv", wide="any width")
-    parser.set_defaults(run=run)
 
 
 def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]:
@@ -55,11 +47,10 @@ def run(args: argparse.Namespace) -> int:
     """Replay and print. The exit code is 2 for unusable options or files, and 130 after Ctrl-C, which prints
     the complete rows."""
     from extender.cli.precompile import loading_kernels
-    from extender.settings_file import load
 
     rows: Rows = []
-    settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-    cluster_args.say_source(args, "replay")
+    # Equal commands give equal results: the environment is not read.
+    settings = cluster_args.begin(args, "replay", environ={}, level="error")
     source, settings, _ = cluster_args.source_with_settings(args, settings)
     with loading_kernels():
         interrupted = _collect(rows, args, settings, source)
@@ -74,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
 def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: Source) -> bool:
     """Add the rows one by one. Returns whether Ctrl-C interrupted this; the rows are then marked."""
     from extender.replay.repack import replay_cluster
-    from extender.trial.trial import BadInput
 
     replayed = replay_cluster(
         source, cluster_args.short_name(args), args.policy, settings, show_progress,
@@ -87,8 +77,6 @@ def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: S
     except KeyboardInterrupt:
         rows[:] = [row | {"interrupted": True} for row in rows]
         return True
-    except BadInput as error:
-        raise UsageError(str(error)) from None
     return False
 
 
@@ -96,7 +84,7 @@ def _text(rows: Rows, output: str) -> str:
     from extender.replay.report import as_csv, snapshot_table
 
     if output in ("json", "yaml"):
-        return cluster_args.structured(json.dumps(rows, indent=1), output)
+        return cluster_args.structured(rows, output)
     if output == "csv":
         return as_csv(rows)
     shown = snapshot_table(rows, line_width(wide=output == "wide"))

@@ -13,16 +13,10 @@ from extender.cli import cluster_args
 if TYPE_CHECKING:
     from extender.settings import Settings
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``settings`` to the command line."""
-    parser = subparsers.add_parser(
-        "settings",
-        description="Print the effective settings and the source of each value: the file, an "
-        "environment variable, or the default. The output is a valid settings file.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print the effective settings and the source of each value: the file, an "
+    parser.description += "environment variable, or the default. The output is a valid settings file."
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "yaml", "json")
     text = "print the JSON Schema of the settings file instead"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import queue
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
 from extender.explain.answers import HolderLine, NodeLine, Overview, WaitingLine, plain
+from extender.source.errors import BadInput
 from extender.untrusted.terminal import clear_screen, line_width
 from extender.untrusted.visible import columns, csv_text, joined, listed, visible, wrapped
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from extender.settings import Settings
     from extender.source.interface import Source
     from extender.source.stowage_service import StowageService
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 T = TypeVar("T")
 _WAITING = 20
@@ -50,12 +48,9 @@ _HOLDER_HEAD = ("POD", "NODE", "GPUS", "HOLDS", "DEVICES", "QUEUE", "PRIORITY", 
 _PODS = "po", "pod", "pods"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "top",
-        usage="%(prog)s [OPTION ...] [NODE ... | pods]",
-        description="Show the free GPUs and the pending pods, or the pods that hold GPUs.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [OPTION ...] [NODE ... | pods]"
+    parser.description = "Show the free GPUs and the pending pods, or the pods that hold GPUs."
     parser.add_argument("node", nargs="*", help="only these nodes (all); pods: the pods with GPUs")
     cluster_args.add_running(parser)
     cluster_args.add_namespace(parser, "the pods of this namespace (all)")
@@ -80,22 +75,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from extender import logs
-    from extender.settings_file import load
-
     files = args.snapshot or []  # argparse takes all words after --snapshot
     args.node += [str(path) for path in files[1:] if not path.exists()]
     args.snapshot = [*files[:1], *(path for path in files[1:] if path.exists())] or None
-    settings = load(args.config, os.environ)
-    logs.configure("warning")
-    cluster_args.say_source(args, "top")
+    settings = cluster_args.begin(args, "top")
     if args.node[:1] and args.node[0] in _PODS:
         if args.node[1:] or args.by != "node" or args.sort != "name":
-            raise cluster_args.UsageError("top pods has no names, --by or --sort: see --node, -n and -l")
+            raise BadInput("top pods has no names, --by or --sort: see --node, -n and -l")
         show: Callable[[Any, float, argparse.Namespace], str] = _holders_shown
         answers: Iterator[tuple[Any, float]] = _answers(args, settings, "top", _holders_asked, _holders)
     elif args.on or args.selector:
-        raise cluster_args.UsageError("--node and -l select pods: stowage top pods")
+        raise BadInput("--node and -l select pods: stowage top pods")
     else:
         show, answers = _shown, _answers(args, settings, "top", _asked, _overview)
     for found, now in answers:
@@ -108,13 +98,8 @@ def run(args: argparse.Namespace) -> int:
 def show_pending(args: argparse.Namespace) -> int:
     """``stowage explain`` without a pod: the pending pods, and when they are expected to start. The exit code
     is 0 whether or not they fit, unless ``--exit-code`` is set."""
-    from extender import logs
-    from extender.settings_file import load
-
     args.waiting, args.watch, args.no_headers, args.forecast = _MOST, False, False, True
-    settings = load(args.config, os.environ)
-    logs.configure("warning")
-    cluster_args.say_source(args, "explain")
+    settings = cluster_args.begin(args, "explain")
     [(found, now)] = _answers(args, settings, "explain", _asked, _overview)
     lines, width = found.waiting, line_width(wide=args.output == "wide")
     nothing = f"No pods pending for GPUs{f' in {args.namespace}' * bool(args.namespace)}"
@@ -219,8 +204,6 @@ def _formatted(
     text: Callable[[], str],
 ) -> str:
     """An answer in the format of ``-o``: its ``names``, its ``lines`` as CSV, its ``value``, or its text."""
-    from pydantic_core import to_json
-
     if args.output == "name":
         return joined(names)
     if args.output == "csv":
@@ -228,8 +211,7 @@ def _formatted(
         cells = [[_cell(value) for value in line.values()] for line in values]
         return csv_text([*([] if args.no_headers else map(list, values[:1])), *cells])
     if args.output in ("json", "yaml"):
-        shown = to_json(plain(value), indent=None if args.watch else 2).decode()
-        return cluster_args.structured(shown, args.output)
+        return cluster_args.structured(value, args.output, indent=None if args.watch else 2)
     return text()
 
 

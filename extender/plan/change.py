@@ -18,8 +18,9 @@ from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains
 from extender.plan.source import ClusterSource
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
+from extender.source.errors import BadInput
 from extender.trial.cluster_pods import Stays, as_new
-from extender.trial.trial import BadInput, Trial
+from extender.trial.trial import Trial
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation

@@ -20,9 +20,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from extender.cluster.state import State
 from extender.inventory.gpu_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
-from extender.trial.trial import BadInput
+from extender.source.errors import BadInput
 from extender.untrusted.files import FileError, FileReader
 from extender.untrusted.limits import SETTINGS_FILE, YAML_NODES, quoted, validation_problem
 from extender.untrusted.visible import many
@@ -109,6 +110,11 @@ def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, N
             known[spec.name] = price * prices.hours_per_month
     hours = prices.hours_per_month
     return NodeCosts(known, tuple(sorted(unknown)), prices.currency, lacks_spot, hours)
+
+
+def costs_in(state: State, prices: PriceFile | None) -> NodeCosts:
+    """The costs of the nodes in this state; none without prices."""
+    return costs_of(prices, filter(None, state.fleet.specs), state.nodes) if prices else NO_COSTS
 
 
 def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:

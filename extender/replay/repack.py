@@ -26,9 +26,10 @@ from extender.dialects.pod_request import as_whole
 from extender.k8s.node_filter import node_requirement
 from extender.replay.steps import Step, carry_out
 from extender.settings import Settings
+from extender.source.errors import BadInput
 from extender.source.interface import Source
 from extender.trial.cluster_pods import trial_of
-from extender.trial.trial import BadInput, Item
+from extender.trial.trial import Item
 from packing.fleet.downgrade import device_on
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy

@@ -1,4 +1,4 @@
-"""Errors of the API server and of snapshots."""
+"""Errors of the API server, of snapshots and of a command's input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ BEHIND = "the connection to the API server broke, and Stowage has not caught up 
 
 class SourceError(Exception):
     """Base of all errors of a source."""
+
+
+class BadInput(SourceError):
+    """Options, or files that they name, that are unusable or contradict each other; the text names them."""
 
 
 class Unavailable(SourceError):

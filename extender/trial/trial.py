@@ -46,10 +46,6 @@ FROM_SLICES = "it requests DRA devices, which kube-scheduler chooses"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 
 
-class BadInput(ValueError):
-    """Input that a replay or a plan cannot use; the text names the file or the option."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """A placed or pending pod: ``rows`` (N,) are the nodes allowed by its rules, ``home`` the row where it

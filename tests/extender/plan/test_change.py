@@ -11,7 +11,7 @@ from extender.explain.words import Word
 from extender.k8s.node_filter import Rule
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
-from extender.trial.trial import BadInput
+from extender.source.errors import BadInput
 from packing.model.reasons import Reason
 from tests.extender.plan.clusters import GPU, H100, Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extender.plan.prices import costs_of, read_prices
-from extender.trial.trial import BadInput
+from extender.source.errors import BadInput
 from packing.model.node_spec import Gpu, NodeSpec
 from tests.extender.plan.clusters import node, source_of
 

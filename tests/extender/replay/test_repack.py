@@ -13,9 +13,8 @@ from extender.cluster.permitted_rows import ZONE
 from extender.data import CLUSTER
 from extender.replay.report import snapshot_table
 from extender.settings import ExpectedRequest, Settings
-from extender.source.errors import Unavailable
+from extender.source.errors import BadInput, Unavailable
 from extender.trial.cluster_pods import Stays
-from extender.trial.trial import BadInput
 from packing.policies.registry import POLICIES
 from tests.extender.replay.snapshots import replay_snapshot
 

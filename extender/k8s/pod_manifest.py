@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, islice
 from math import inf
@@ -296,60 +296,54 @@ _READ = {"cpu": milli, "memory": whole}
 """Resizable resources (``ValidatePodResize`` of k8s.io/kubernetes, pkg/apis/core/validation)."""
 
 
-def held_spec(
-    spec: PodSpecManifest,
-    statuses: Iterable[HeldManifest],
-    of_pod: HeldManifest,
-    is_infeasible: Callable[[], bool],
-) -> PodSpecManifest:
-    """The spec with the held resources instead of the requested ones; the same object if they are equal.
+def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, str]:
+    """The spec with the held resources of a bound pod instead of the requested ones, None if they are equal,
+    and its unreadable part.
 
     The rule is kube-scheduler's (``PodRequests`` with ``UseStatusResources`` of k8s.io/component-helpers,
     resource/helpers.go): for each container and sidecar, the maximum of its requests, the resources allocated
     by kubelet, and its actual resources; requests are ignored while kubelet reports the resize as infeasible.
     The same applies to resources of the pod as a whole.
-
-    ``statuses``: of its containers and sidecars. Raises ``QuantityError``.
     """
-    by_name = {status.name: status for status in statuses if status.resources is not None}
+    statuses = (*status.containerStatuses, *status.initContainerStatuses)
+    by_name = {reported.name: reported for reported in statuses if reported.resources is not None}
 
-    def held(containers: tuple[ContainerManifest, ...], only_sidecars: bool) -> tuple[ContainerManifest, ...]:
-        changed = list(containers)
-        for place, container in enumerate(containers):
-            status = by_name.get(container.name)
-            if status and (container.restartPolicy == "Always" or not only_sidecars):
-                resources = _held(container.resources, status, _READ, is_infeasible)
-                if resources is not container.resources:
-                    changed[place] = replace(container, resources=resources)
-        return tuple(changed)
+    def held(container: ContainerManifest) -> ContainerManifest:
+        if (reported := by_name.get(container.name)) is None:
+            return container
+        resources = _held(container.resources, reported, _READ, status)
+        return container if resources is container.resources else replace(container, resources=resources)
 
     resources = spec.resources
-    if of_pod.resources is not None:
-        requested = [name for name in _READ if name in resources.requests]
-        resources = _held(resources, of_pod, requested, is_infeasible)
-    containers = held(spec.containers, False), held(spec.initContainers, True)
-    if (*containers, resources) == (spec.containers, spec.initContainers, spec.resources):
-        return spec
-    return replace(spec, containers=containers[0], initContainers=containers[1], resources=resources)
+    try:
+        containers = tuple([held(container) for container in spec.containers])
+        inits = tuple([held(c) if c.restartPolicy == "Always" else c for c in spec.initContainers])
+        if status.resources is not None:
+            requested = [name for name in _READ if name in resources.requests]
+            resources = _held(resources, status, requested, status)
+    except QuantityError as error:
+        return None, f"what it holds while it is resized: {error}"
+    if (containers, inits, resources) == (spec.containers, spec.initContainers, spec.resources):
+        return None, ""
+    return parse_spec(replace(spec, containers=containers, initContainers=inits, resources=resources))[0], ""
 
 
 def _held(
-    resources: ResourcesManifest,
-    status: HeldManifest,
-    names: Iterable[str],
-    is_infeasible: Callable[[], bool],
+    resources: ResourcesManifest, reported: HeldManifest, names: Iterable[str], status: _Status
 ) -> ResourcesManifest:
-    """The resources with the held amounts of ``names`` as requests; the same object if they are equal."""
-    actual = status.resources.requests if status.resources else {}
+    """The resources with the held amounts of ``names`` as requests; the same object if they are equal. Raises
+    ``QuantityError``."""
+    actual = reported.resources.requests if reported.resources else {}
     changed: dict[str, str] = {}
     for name in names:
         requested, runs_with = resources.requests.get(name), actual.get(name)
-        allocated = status.allocatedResources.get(name, runs_with)
+        allocated = reported.allocatedResources.get(name, runs_with)
         if runs_with == requested == allocated:  # almost always
             continue
         requested = resources.limits.get(name) if requested is None else requested
         known = [text for text in (runs_with, allocated) if text is not None]
-        if requested is not None and not is_infeasible():
+        pending = (c.reason for c in status.conditions if c.type == "PodResizePending")
+        if requested is not None and next(pending, "") != "Infeasible":
             known = [requested, *known]
         if (largest := max(known, key=_READ[name], default="0")) != requested:
             changed[name] = largest
@@ -475,21 +469,6 @@ class PodManifest(Manifest, frozen=True, gc=False):
             problem=problem or too_many or unread,
         )
         return pod if pod.node_name else pod.with_version(metadata.resourceVersion)
-
-
-def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, str]:
-    """The spec that the pod holds if it differs from its requests, and its unreadable part."""
-
-    def is_infeasible() -> bool:
-        pending = (c.reason for c in status.conditions if c.type == "PodResizePending")
-        return next(pending, "") == "Infeasible"
-
-    statuses = (*status.containerStatuses, *status.initContainerStatuses)
-    try:
-        held = held_spec(spec, statuses, status, is_infeasible)
-    except QuantityError as error:
-        return None, f"what it holds while it is resized: {error}"
-    return (None if held is spec else parse_spec(held)[0]), ""
 
 
 @lru_cache(maxsize=1024)  # three names each, so its size is bounded

@@ -87,7 +87,7 @@ def test_filter_and_prioritize_reach_no_more_modules_than_they_need() -> None:
         reached |= unread
         unread = set().union(*map(imported, unread)) - reached
     systems = {f"extender.dialects.{path.stem}" for path in (ROOT / "extender/dialects").glob("*.py")}
-    assert 90 < len(reached - systems) <= 99  # sharing systems aside: each is one more
+    assert 88 < len(reached - systems) <= 95  # sharing systems aside: each is one more
 
 
 @contextmanager

@@ -25,10 +25,8 @@ from extender.dialects.shared_gpus import InventoryError
 from extender.dra.node_devices import NodeDevices
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
 from extender.inventory.gpu_labels import AMD_PRODUCT, INTEL_COUNT, PRODUCT, read_gpu_labels, reconfiguring
-from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
-from extender.inventory.node_state import closed_because
-from extender.inventory.nvlink import domains_of
-from extender.k8s.device_objects import mig_change_of
+from extender.inventory.node_inventory import Sources, domains_of, inventory_of, known_gpus
+from extender.inventory.node_state import closed_because, mig_change_of
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
 from extender.untrusted.visible import clock_text, listed

@@ -53,8 +53,7 @@ from extender.k8s.objects import (
 )
 from extender.k8s.resource_claims import DeviceRecord
 from extender.protocol.node_names import NameTable, NodeNames
-from extender.queues.disruption_budgets import DisruptionBudgets
-from extender.queues.disruptions import DisruptionLog, note_disruptions
+from extender.queues.disruptions import DisruptionBudgets, DisruptionLog, note_disruptions
 from extender.queues.gangs import GangTable
 from extender.queues.rights import EvictionRules, Rights
 from extender.settings import Plain

@@ -20,7 +20,7 @@ from extender.evictor.book import Book, Hold
 from extender.evictor.decision import announced_at, grace_of, longest_grace, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.inventory.devices import LAYOUT_LABEL
-from extender.k8s.device_objects import ANNOTATION, MigChange
+from extender.inventory.node_state import MIG_CHANGE, MigChange
 from extender.k8s.objects import Node, Pod
 from extender.settings import Settings
 from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
@@ -226,7 +226,7 @@ class Actions:
         labels = {LAYOUT_LABEL: label} if label else {}
         text = change.text() if change else None
         error = await self._write(
-            lambda: self._api.annotate_node(node, ANNOTATION, text, labels), f"node {node.name}: MIG layout"
+            lambda: self._api.annotate_node(node, MIG_CHANGE, text, labels), f"node {node.name}: MIG layout"
         )
         return error is None
 

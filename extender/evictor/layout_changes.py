@@ -2,7 +2,7 @@
 
 The order is: mark the node, so that it accepts no new pods; move its pods, as for a large job; set the label
 that the MIG manager follows; wait until the node advertises the devices of the layout; release the node. The
-state of a change is an annotation of the node (``k8s.device_objects.MigChange``), so a crash at any point
+state of a change is an annotation of the node (``inventory.node_state.MigChange``), so a crash at any point
 loses nothing, and an abandoned mark expires. If another party labels or cordons the node, Stowage stops it.
 """
 
@@ -26,7 +26,7 @@ from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.mig_layouts import WHOLE, can_change, is_single, named_layouts, shows
-from extender.k8s.device_objects import ANNOTATION, MigChange, mig_change_of
+from extender.inventory.node_state import MIG_CHANGE, MigChange, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
     ChangeableNode,
@@ -95,7 +95,7 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
             result = "failed" if is_late and not shows(node, change.before) else "reverted"
             back = f"{before} is {'restored' if result == 'reverted' else 'not restored'}"
             said = f"the MIG manager did not apply {after}; {back}. Stowage changes no layout for a day, "
-            said += f"or until the annotation {ANNOTATION} of the node is removed"
+            said += f"or until the annotation {MIG_CHANGE} of the node is removed"
             return Write(replace(change, step="failed", until=now + _LEFT_ALONE), "", result, said)
     return None
 
@@ -134,7 +134,7 @@ class LayoutChanges:
 
     async def round(self, waiting: Sequence[Pod]) -> None:
         """Continue each change that has begun, and begin one if it is worthwhile."""
-        nodes = [node for node in self._state.nodes.values() if ANNOTATION in node.annotations]
+        nodes = [node for node in self._state.nodes.values() if MIG_CHANGE in node.annotations]
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
         self._see(marked)
         for node, change in marked if self._settings.evictor == "on" else ():

@@ -24,8 +24,7 @@ from extender.cluster.unoffered import closed_text, unoffered, unoffered_note
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.explain.candidates import Candidates
 from extender.explain.hints import gates_said
-from extender.inventory.node_state import is_down
-from extender.k8s.device_objects import NodeLayout
+from extender.inventory.node_state import NodeLayout, is_down
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Node, Pod
 from extender.k8s.resource_slices import DeviceId

@@ -11,7 +11,7 @@ from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
 from extender.explain.needs import kind_of
 from extender.inventory.node_inventory import Sources
-from extender.k8s.device_objects import mig_change_of
+from extender.inventory.node_state import mig_change_of
 from extender.k8s.resource_slices import Device
 from extender.untrusted.limits import shorten
 from packing.fleet.fleet import Fleet

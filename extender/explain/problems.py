@@ -13,7 +13,7 @@ from extender.cluster.state import VERSION, State
 from extender.cluster.unoffered import closed_text, not_offered, rejections, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.words import ADVICE
-from extender.k8s.device_objects import ANNOTATION, mig_change_of
+from extender.inventory.node_state import MIG_CHANGE, mig_change_of
 from extender.k8s.objects import Node
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from extender.untrusted.limits import KEY, shorten
@@ -39,7 +39,7 @@ _NODE = "correct the named data; it is ignored until then, and the node accepts 
 _UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs accept no pods"
 _REJECTIONS = "see the messages of these pods, and restart the device plugin; new pods may fail there, too"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
-_LAYOUT_CHANGE = f"see the log of the node's MIG manager, then remove the annotation {ANNOTATION} of the node"
+_LAYOUT_CHANGE = f"see the log of the node's MIG manager, then remove the annotation {MIG_CHANGE} of the node"
 _POD = "correct its request and recreate it; a pending pod is not placed, a running one counts as the larger"
 _CONTRADICTION = (
     "the larger use counts until the pod ends; deploy/keep-assignments.yaml prevents edits of a pod's "
@@ -158,7 +158,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name, text in sorted(state.nodes.layouts.problems(state.nodes)):
         yield Problem("node", shorten(name, KEY), shorten(text), _LAYOUTS)
     for name, node in sorted(state.nodes.items()):
-        if ANNOTATION in node.annotations and (text := _layout_problem(node)):
+        if MIG_CHANGE in node.annotations and (text := _layout_problem(node)):
             yield Problem("node", shorten(name, KEY), text, _LAYOUT_CHANGE)
     for name in sorted(unoffered_counts(state).keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
@@ -177,7 +177,7 @@ def _of_rejections(state: State) -> Iterator[Problem]:
 def _layout_problem(node: Node) -> str:
     change = mig_change_of(node.annotations)
     if change is None:
-        return f"the annotation {ANNOTATION} cannot be read, and is ignored"
+        return f"the annotation {MIG_CHANGE} cannot be read, and is ignored"
     if change.step != "failed":
         return ""
     return shorten(

@@ -14,7 +14,7 @@ from functools import lru_cache
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, instances_by_gpu
 from extender.inventory.gpu_labels import PREFIX, PRODUCT
-from extender.k8s.device_objects import ANNOTATION, NodeLayout
+from extender.inventory.node_state import MIG_CHANGE, NodeLayout
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import LABEL
 from packing.model.gpu_catalog import (
@@ -166,7 +166,7 @@ def with_layout(node: Node, layout: NodeLayout) -> Node:
         labels[PRODUCT] = product.base + (f"-MIG-{layout.profile}" if layout.profile else "")
     kept = {name: text for name, text in node.allocatable.items() if not _is_of_mig(name)}
     devices = {name: str(count) for name, count in layout.devices.items()}
-    annotations = {key: text for key, text in node.annotations.items() if key != ANNOTATION}
+    annotations = {key: text for key, text in node.annotations.items() if key != MIG_CHANGE}
     allocatable = {**kept, WHOLE: "0", **devices}
     return replace(node, labels=labels, annotations=annotations, allocatable=allocatable, capacity={})
 

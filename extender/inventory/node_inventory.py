@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from extender.data import facts
 from extender.dialects import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
 from extender.dialects.pod_request import AGENT_CONDITIONS, agents_problems
 from extender.dialects.shared_gpus import (
@@ -22,7 +23,6 @@ from extender.dialects.shared_gpus import (
     is_gpu_resource,
     is_nvidia,
 )
-from extender.inventory import nvlink
 from extender.inventory.devices import (
     CountedDevices,
     DevicesByGpu,
@@ -41,6 +41,7 @@ from extender.inventory.gpu_labels import (
     UNKNOWN_MEMORY,
     GpuLabels,
     cuda_version,
+    label_number,
     read_gpu_labels,
     reconfiguring,
 )
@@ -49,8 +50,10 @@ from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
+from packing.fleet.network import Domains
 from packing.model.gpu_catalog import Model, find_model, unknown_model
 from packing.model.node_spec import FOR_MACHINES, Gpu, NodeSpec, Pool
+from packing.model.nvlink import Islands, parse_islands, reference_islands
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
@@ -64,8 +67,18 @@ _REQUIRED = {
 """Annotations and labels from which the inventory is read. If one of them is too large, the inventory is
 unknown."""
 _REGISTERS = {hami.REGISTER, hami.AMD_REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
+_NVLINK = "nvlink.feature.node.kubernetes.io/"
+_ISLANDS = _NVLINK + "islands"
+_CLIQUE = "nvidia.com/gpu.clique"
+_DIRECT = frozenset({"bridge", "mesh"})
+_MOST_DIRECT = 4
+"""Maximum number of GPUs of an island in the catalog with direct links to each other; larger ones have a
+switch."""
+LEVELS: list[list[str]] = facts("network")["levels"]
+"""From the nearest domain to the farthest: NVLink between nodes, then switches. At each level, the first
+label that a node has counts."""
 _REQUIRED_PREFIXES = (
-    *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
+    *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", _NVLINK),
     *("karpenter.", "eks.amazonaws.com/instance-gpu-", "aliyun.accelerator/", "doks.digitalocean.com/gpu-"),
 )
 
@@ -139,7 +152,7 @@ def inventory_of(
     if reason is Reason.FITS and layout_changes:
         reason = Reason.LAYOUT_CHANGES
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
-    peers = nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
+    peers = nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
     problems_of_agents = agents_problems(node, shared.resource) if shared else {}
     spec = NodeSpec(
         node.name,
@@ -424,3 +437,63 @@ def _sources(node: Node, labels: GpuLabels, shared: SharedGpus | None, layout: s
         return Sources(shared.source, labels.product_label or register, "placement")
     devices = "allocatable" if any(map(is_gpu_resource, node.allocatable)) else ""
     return Sources(devices, labels.product_label, "counts", layout)
+
+
+# NVLink islands of a node, from the first known of these: topology labels, catalog, clique label; and the
+# domains of the network between nodes to which it belongs. No tool publishes NVLink topology as node labels,
+# so the labels are Stowage's own, in a namespace that Node Feature Discovery accepts.
+# deploy/nvlink-labeller writes them. Only pods that require an island are filtered by it.
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkIslands:
+    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalog; "" if unknown.
+
+    ``plugin_keeps``: the device plugin allocates GPUs of one island to a pod if possible. NVIDIA's plugin
+    counts NVLinks only between GPUs, not to a switch (NVIDIA/go-gpuallocator, internal/links/device.go), so
+    on a switch with a degraded GPU it allocates that GPU together with others. ``problem``: why the label was
+    ignored.
+    """
+
+    islands: Islands = ()
+    source: str = ""
+    plugin_keeps: bool = True
+    problem: str = ""
+
+
+def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> NvlinkIslands:
+    """The islands among ``gpus`` GPUs. ``model`` is None if it is unknown or the GPUs are partitioned."""
+    problem = ""
+    if _ISLANDS in labels and gpus:
+        try:
+            islands = _labeled_islands(labels, gpus)
+            return NvlinkIslands(islands, _ISLANDS, labels.get(_NVLINK + "fabric") in _DIRECT)
+        except ValueError as error:
+            problem = f"label {_ISLANDS} is ignored: {error}"
+    if model is not None:
+        islands, direct = reference_islands(gpus, model.island), model.island <= _MOST_DIRECT
+        return NvlinkIslands(islands, "catalog", direct, problem)
+    if labels.get(_CLIQUE) and gpus:
+        return NvlinkIslands(reference_islands(gpus, gpus), _CLIQUE, problem=problem)
+    return NvlinkIslands(problem=problem)
+
+
+def _labeled_islands(labels: Mapping[str, str], gpus: int) -> Islands:
+    """The islands of the label. Raises ValueError if it is malformed or describes another number of GPUs."""
+    counted = label_number(labels, _NVLINK + "gpus")
+    if counted != gpus:
+        raise ValueError(f"it describes {counted or 'an unknown number of'} GPUs, but the node has {gpus}")
+    try:
+        islands = parse_islands(labels[_ISLANDS])
+    except ValueError as error:
+        raise ValueError(quoted(str(error))) from None
+    if any(gpu >= gpus for island in islands for gpu in island):
+        raise ValueError(f"it names GPUs above {gpus - 1}")
+    return islands
+
+
+def domains_of(labels: Mapping[str, str]) -> Domains:
+    """The domains in a node's labels: for each level the label and its value; "" if there is none."""
+    return tuple(
+        next((f"{label}={labels[label]}" for label in level if labels.get(label)), "") for level in LEVELS
+    )

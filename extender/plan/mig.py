@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_layouts import WHOLE, with_layout
-from extender.k8s.device_objects import NodeLayout
+from extender.inventory.node_state import NodeLayout
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource

@@ -26,8 +26,7 @@ from extender.inventory.mig_layouts import (
     today,
     with_layout,
 )
-from extender.inventory.node_state import must_stay
-from extender.k8s.device_objects import NodeLayout, mig_change_of
+from extender.inventory.node_state import NodeLayout, mig_change_of, must_stay
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.settings import Settings
 from extender.trial.cluster_pods import trial_of

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.queues.disruption_budgets import Selecting
+from extender.queues.disruptions import Selecting
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.verbs.eviction.node_pods import Bound, NodeCandidates, Prices, bound_of, joined, work_of

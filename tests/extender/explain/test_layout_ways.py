@@ -9,7 +9,7 @@ import pytest
 from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.explain.problems import Surroundings, problems_of
-from extender.k8s.device_objects import ANNOTATION, MigChange, NodeLayout
+from extender.inventory.node_state import MIG_CHANGE, MigChange, NodeLayout
 from extender.k8s.objects import Node, Upserted
 from extender.settings import Settings
 from tests.extender.builders import GPU, make_pod, make_state
@@ -60,9 +60,9 @@ def test_a_node_that_is_in_use_is_no_way() -> None:
 def test_a_change_that_failed_is_a_problem(step: str, count: int) -> None:
     change = MigChange(NodeLayout("all-1g.10gb", {SMALL: 56}), NodeLayout("b", {GPU: 8}), "drain", 0, 1)
     text = change.text().replace("drain", step)
-    state = make_state(replace(NODE, annotations={ANNOTATION: text}))
+    state = make_state(replace(NODE, annotations={MIG_CHANGE: text}))
     problems = problems_of(state, Settings(), Surroundings(), 10).problems
-    assert len([problem for problem in problems if ANNOTATION in problem.advice]) == count
+    assert len([problem for problem in problems if MIG_CHANGE in problem.advice]) == count
     view = view_node(state, "a", 0)
     assert view is not None
     assert view.layout_change.startswith("MIG layout all-1g.10gb to b" if step != "?" else "")

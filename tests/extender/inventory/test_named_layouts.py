@@ -9,7 +9,7 @@ import pytest
 
 from extender.inventory.mig_layouts import can_change, named_layouts, shows, today, with_layout
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_objects import ANNOTATION, MigChange, NodeLayout, mig_change_of
+from extender.inventory.node_state import MIG_CHANGE, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import MigGroup, MigLayouts, Node
 from packing.model.node_spec import NodeSpec
 
@@ -103,7 +103,7 @@ def test_a_node_shows_a_layout_once_all_is_there() -> None:
 
 def test_a_change_closes_its_node_for_so_long_and_not_for_ever() -> None:
     change = MigChange(NodeLayout("a", {}), NodeLayout("b", {}), "drain", since=1000, until=1100)
-    assert mig_change_of({ANNOTATION: change.text()}) == change
+    assert mig_change_of({MIG_CHANGE: change.text()}) == change
     assert [change.closes(now) for now in (0, 999, 1000, 1099, 1100)] == [False, True, True, True, False]
     endless = MigChange(NodeLayout("a", {}), NodeLayout("b", {}), "apply", since=1000, until=1e300)
     assert not endless.closes(1000 + 49 * 3600)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from extender.k8s.admission_objects import PodDisruptionBudget
 from extender.k8s.affinity import NodeSelectorRequirement
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
-from extender.queues.disruption_budgets import DisruptionBudgets
+from extender.queues.disruptions import DisruptionBudgets
 from extender.untrusted.limits import BUDGETS_PER_POD
 
 KIND = "PodDisruptionBudget"

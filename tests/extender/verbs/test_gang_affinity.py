@@ -16,7 +16,7 @@ from extender.cluster.gang_placement import gang_costs
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
-from extender.inventory.nvlink import LEVELS, domains_of
+from extender.inventory.node_inventory import LEVELS, domains_of
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from extender.background import with_turns
 from extender.cluster.state import State
@@ -39,12 +39,16 @@ async def holder_lines(
         line
         for line in found
         if line.pod.startswith(f"{namespace}/" * bool(namespace))
-        and (pod := state.pods.get(line.pod))
-        and all(requirement.matches(pod.labels) for requirement in required)
+        and all(requirement.matches(_labels(state, line.pod)) for requirement in required)
     ]
     if selector and not lines:
         raise ValueError(f"no pod with GPUs has labels that match {quoted(selector)}")
     return lines
+
+
+def _labels(state: State, key: str) -> Mapping[str, str]:
+    pod = state.pods.get(key)
+    return pod.labels if pod else {}
 
 
 def holders_on(state: State, node: str) -> list[HolderLine]:

@@ -12,6 +12,7 @@ from extender.explain.answers import HolderLine
 from extender.explain.holders import holder_lines
 from extender.explain.pod import explain
 from extender.k8s.affinity import label_requirements
+from extender.k8s.objects import Deleted
 from extender.settings import Settings
 from extender.untrusted.limits import LABEL_SELECTOR
 from tests.cases.answers import cluster as cluster_of
@@ -66,6 +67,13 @@ def test_the_gpus_of_shares_and_of_claims_are_named() -> None:
     claims = holders(cluster_of(CASES / "amd-dra-partitions" / "cluster.json", Settings()))
     assert claims
     assert all(line.gpus and "/" in line.devices[0] for line in claims), claims
+
+
+def test_a_pod_that_only_a_claim_names_is_listed() -> None:
+    state = cluster_of(CASES / "amd-dra-partitions" / "cluster.json", Settings())
+    line = holders(state)[0]
+    state.apply([Deleted("Pod", line.pod)])
+    assert line.pod in [other.pod for other in holders(state)]
 
 
 @pytest.mark.parametrize(

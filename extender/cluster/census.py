@@ -31,8 +31,7 @@ from extender.cluster.unoffered import (
     unoffered,
 )
 from extender.dialects import gpushare
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_request import request_or_none
 from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
 from packing.fleet.mig_slices import MigStock, ProfileSlices
@@ -122,10 +121,8 @@ def _pends_for_devices(state: State, pod: Pod) -> bool:
     request is unreadable. Pods of a scheduler that calls no extender are not Stowage's."""
     if pod.scheduler_name in CALL_NO_EXTENDER or pod.deleting or state.pods.is_bound(pod.uid):
         return False
-    try:
-        return wants_devices(state, pod, request_of(pod))
-    except RequestError:
-        return True
+    request = request_or_none(pod)
+    return request is None or wants_devices(state, pod, request)
 
 
 def pods_waiting_for_devices(state: State, *, gated: bool = False) -> list[Pod]:
@@ -214,10 +211,7 @@ class CensusTaker:
         return seen[2] or unoffered(state, name)
 
     def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
-        try:
-            gpus = gpus_of(self._state.fleet, request_of(pod))
-        except RequestError:  # the size of its request is unknown
-            gpus = 0.0
+        gpus = gpus_of(self._state.fleet, request) if (request := request_or_none(pod)) else 0.0
         oldest = pod.created if waiting.oldest is None else min(waiting.oldest, pod.created)
         return Waiting(waiting.pods + 1, waiting.gpus + gpus, oldest)
 

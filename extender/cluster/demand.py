@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_request import request_or_none
 from extender.inventory.gpu_labels import PRODUCT_LABELS
 from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import NO_REQUIREMENT, NodeRequirement, node_requirement
@@ -101,9 +100,7 @@ class DemandLearner:
 
 def _typical_request(pod: Pod) -> Request | None:
     """The pod's request, if it includes GPUs and is short enough to be shared by other pods."""
-    try:
-        request = request_of(pod)
-    except RequestError:
+    if (request := request_or_none(pod)) is None:
         return None
     names = [*request.products.allow, request.products.deny, *request.uuids.allow, request.uuids.deny]
     listed = sum(map(len, names)) + len(request.models or ())

@@ -22,8 +22,7 @@ import numpy as np
 
 from extender.cluster.allocations import Allocations
 from extender.cluster.demand import gpus_of, size_of
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_request import request_or_none
 from extender.k8s.objects import Deleted, Event, Job, Listed, Pod, Upserted, take_in
 from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.untrusted.bounded_cache import BoundedMap
@@ -152,11 +151,8 @@ class EndCosts:
     def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
         """The kinds of a pod with GPUs, narrowest first; empty for other pods. A service has only its own
         kind."""
-        try:
-            request = request_of(pod)
-        except RequestError:
-            return ()
-        if not request.wants_gpu:
+        request = request_or_none(pod)
+        if request is None or not request.wants_gpu:
             return ()
         if pod.is_service:
             return tuple(filter(None, (kind_of(pod),)))

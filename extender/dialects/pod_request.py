@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -120,6 +121,13 @@ def request_of(pod: Pod) -> Request:
         known = _read_request(pod)
         object.__setattr__(pod, "request_memo", known)
     return known
+
+
+def request_or_none(pod: Pod) -> Request | None:
+    """As ``request_of``; None if the request cannot be read."""
+    with suppress(RequestError):
+        return request_of(pod)
+    return None
 
 
 def _read_request(pod: Pod) -> Request:

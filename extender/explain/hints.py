@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from itertools import chain, islice
 
 from extender.cluster.admission import extended_resources
@@ -49,7 +51,7 @@ from extender.k8s.affinity import integer
 from extender.k8s.job_kinds import SUSPENDED, USED_UP
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Pod
-from extender.k8s.quantity import QuantityError, exact, whole
+from extender.k8s.quantity import QuantityError, exact
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_words import GANG, GANG_MIN, KUEUE_LEVEL
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
@@ -182,11 +184,7 @@ def _units(pod: Pod) -> Iterator[Finding]:
             said = Word.IN_BYTES(name=name, amount=quoted(text), number=text, unit=unit)
             yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {name: f"{text}{unit}"}))
     text = pod.annotations.get(kai.MEMORY, "")
-    try:
-        mib = 0 if not text or text.isdecimal() else whole(text) >> 20
-    except QuantityError:
-        mib = 0
-    if mib:
+    if not text.isdecimal() and (mib := int(_exact(text) or 0) >> 20):
         said = Word.IN_MIB(name=kai.MEMORY, amount=text, mib=mib)
         yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {kai.MEMORY: str(mib)}))
 
@@ -210,15 +208,15 @@ def _problems(container: Container) -> Iterator[Said]:
                 yield Word.NOT_A_RESOURCE(name=quoted(name), meant=near)
         elif "kubernetes.io/" not in name and name not in limits:
             yield Word.NO_LIMIT(name=shown, limit=written_as("limits", {name: request}))
-        elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
+        elif "kubernetes.io/" not in name and len({_exact(request), _exact(limits[name])} - {None}) > 1:
             yield Word.UNEQUAL(name=shown, request=quoted(request), limit=quoted(limits[name]))
 
 
-def _equal(first: str, other: str) -> bool:
-    try:
-        return first == other or exact(first) == exact(other)
-    except QuantityError:
-        return True  # the error of the request reports it
+def _exact(text: str) -> Fraction | None:
+    """The amount; None if it cannot be read, which the error of the request reports."""
+    with suppress(QuantityError):
+        return exact(text)
+    return None
 
 
 def _unread_layouts(state: State, request: Request | None) -> Iterator[Finding]:
@@ -307,13 +305,12 @@ def _is_offered(state: State, name: str) -> bool:
 def _amounts(pod: Pod) -> Iterator[Finding]:
     """Amounts in a unit other than that of Kubernetes or the dialect."""
     for name, text in dict.fromkeys(pod.spec.container_requests):
-        if name == "memory" and _is_less_than_a_mib(text):
+        amount = _exact(text)
+        if amount is None:
+            continue
+        if name == "memory" and 0 < amount < 1 << 20 and text.rstrip("m").isdecimal():
             yield _mistake(Word.FEW_BYTES(amount=quoted(text), number=text.rstrip("m")))
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
-            continue
-        try:
-            amount = exact(text)
-        except QuantityError:
             continue
         if name in _IN_MIB and amount >= 1 << 20:
             count, mib = f"{int(amount):,}", int(amount) >> 20
@@ -322,14 +319,6 @@ def _amounts(pod: Pod) -> Iterator[Finding]:
         elif name not in _IN_MIB and amount % 1:
             more = Word.DIVIDED_BY(annotation=stowage.COMPUTE)
             yield _mistake(Word.NOT_DIVIDED(name=shorten(name, KEY)), Rank.WORD, more)
-
-
-def _is_less_than_a_mib(text: str) -> bool:
-    """Whether this amount of memory, in bytes or their thousandths, is too little to start a container."""
-    try:
-        return 0 < exact(text) < 1 << 20 and text.rstrip("m").isdecimal()
-    except QuantityError:
-        return False
 
 
 def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:

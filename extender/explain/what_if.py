@@ -14,7 +14,6 @@ from itertools import islice
 from extender.cluster.gang_placement import WaitingMembers, waiting_members
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Evictions, Refusal
 from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.fixes import Change, Fix
@@ -74,11 +73,9 @@ class Question:
 def fitting_after(state: State, pod: Pod, change: Change, *, with_gang: bool = True) -> list[str]:
     """The nodes ``among`` which the pod then fits, as far as is known; none unless its whole gang does."""
     new, gone = change.pod or pod, {other.uid for other in change.gone}
-    try:
-        request, asked = state.request_of(new), asked_by(new)
-    except RequestError:
+    if (request := state.request_or_none(new)) is None:
         return []
-    left = tuple(allocations_of(state, change.gone))
+    asked, left = asked_by(new), tuple(allocations_of(state, change.gone))
     candidates = Candidates(state, new, gone)
     nodes = {name: change.nodes.get(name, state.nodes[name]) for name in change.among if name in state.nodes}
     names = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -71,13 +71,6 @@ VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 Rows = npt.NDArray[np.int64]
 _USABLE_ROWS = 64
-
-
-class _Table(Protocol):
-    """A table of objects of a kind that does not change nodes."""
-
-    def apply(self, event: Event) -> None:
-        """Apply an event."""
 
 
 class State:
@@ -143,12 +136,12 @@ class State:
         self.plain_gpu: Plain = "least"
         self.plain_gpu_by_namespace: Mapping[str, Plain] = {}
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
-        self._tables: dict[Kind, _Table] = {
-            "PriorityClass": self.rights.queues.classes,
-            "PodDisruptionBudget": self.budgets,
-            "NodeResourceTopology": self.numa,
-            **dict.fromkeys(get_args(PodGroupKind), self.gangs),
-            **dict.fromkeys(get_args(AdmissionKind), self.admission),
+        self._appliers: dict[Kind, Callable[[Event], None]] = {  # of kinds that do not change nodes
+            "PriorityClass": self.rights.queues.classes.apply,
+            "PodDisruptionBudget": self.budgets.apply,
+            "NodeResourceTopology": self.numa.apply,
+            **dict.fromkeys(get_args(PodGroupKind), self.gangs.apply),
+            **dict.fromkeys(get_args(AdmissionKind), self.admission.apply),
         }
         self.failures, self._row_table = Failures(), (-1, NameTable({}))
 
@@ -165,8 +158,8 @@ class State:
                     self.end_costs.apply(event)
                 case "Job" | "ReplicaSet":
                     self.end_costs.apply_job(event)
-                case kind if (table := self._tables.get(kind)) is not None:
-                    table.apply(event)
+                case kind if (apply := self._appliers.get(kind)) is not None:
+                    apply(event)
                 case _:
                     self.sync_nodes(self._apply(event))
             if isinstance(event, Listed | Unlisted):

@@ -125,24 +125,19 @@ AdmissionKind: TypeAlias = Literal[
 ]
 
 
-class _Overhead(Struct, frozen=True, gc=False):
-    podFixed: Texts = {}
-
-
 class _Scheduling(Struct, frozen=True, gc=False):
     nodeSelector: Texts = {}
     tolerations: tuple[Toleration, ...] = ()
 
 
 class RuntimeClassManifest(Manifest, frozen=True, gc=False):
-    overhead: _Overhead = _Overhead()
+    overhead: dict[str, Texts] = {}  # noqa: RUF012 (a new one for each)
     scheduling: _Scheduling = _Scheduling()
 
     def record(self) -> RuntimeClass:
         selector, tolerations = self.scheduling.nodeSelector, self.scheduling.tolerations[:SELECTOR_ITEMS]
-        return RuntimeClass(
-            self.metadata.name, "", _pairs(self.overhead.podFixed), _pairs(selector), tolerations
-        )
+        overhead = _pairs(self.overhead.get("podFixed", {}))
+        return RuntimeClass(self.metadata.name, "", overhead, _pairs(selector), tolerations)
 
 
 class _Limit(Struct, frozen=True, gc=False):
@@ -178,19 +173,15 @@ class _QuotaSpec(Struct, frozen=True, gc=False):
     scopeSelector: Any = None
 
 
-class _QuotaStatus(Struct, frozen=True, gc=False):
-    used: Texts = {}
-
-
 class ResourceQuotaManifest(Manifest, frozen=True, gc=False):
     spec: _QuotaSpec = _QuotaSpec()
-    status: _QuotaStatus = _QuotaStatus()
+    status: dict[str, Texts] = {}  # noqa: RUF012 (a new one for each)
 
     def record(self) -> ResourceQuota:
         """The quota; without limits if it is only for some pods."""
         hard = {} if self.spec.scopes or self.spec.scopeSelector else self.spec.hard
         name, namespace = self.metadata.name, self.metadata.namespace_or_default
-        return ResourceQuota(name, namespace, _pairs(hard), _pairs(self.status.used))
+        return ResourceQuota(name, namespace, _pairs(hard), _pairs(self.status.get("used", {})))
 
 
 class _Affinity(Struct, frozen=True, gc=False):

@@ -73,24 +73,20 @@ class ClaimManifest(Struct, frozen=True, gc=False):
     resourceClaimTemplateName: str = ""
 
 
-class _HostPath(Struct, frozen=True, gc=False):
-    type: str = ""
+class _Source(Struct, frozen=True, gc=False):
+    """Where the data of a volume is: each kind of source has one of these."""
 
-
-class _EmptyDir(Struct, frozen=True, gc=False):
-    medium: str = ""
-
-
-class _VolumeClaim(Struct, frozen=True, gc=False):
     claimName: Name = ""
+    type: str = ""
+    medium: str = ""
 
 
 class VolumeManifest(Struct, frozen=True, gc=False):
     name: Name = ""
-    persistentVolumeClaim: _VolumeClaim | None = None
+    persistentVolumeClaim: _Source | None = None
     ephemeral: Any = None
-    hostPath: _HostPath | None = None
-    emptyDir: _EmptyDir | None = None
+    hostPath: _Source | None = None
+    emptyDir: _Source | None = None
 
 
 class _SchedulingGroup(Struct, frozen=True, gc=False):

@@ -1,5 +1,5 @@
-"""For every waiting pod of every case, and of random variations of them, filter, explain, top, the page and
-plan agree on where it fits."""
+"""For every waiting pod of every case (test_cases.py), and of random variations of them, filter, explain,
+top, the page and plan agree on where it fits."""
 
 from __future__ import annotations
 
@@ -45,22 +45,17 @@ ONLY_WHILE_PODS_START = {Reason.NO_ASSIGNER, Reason.MISALIGNED, Reason.PLUGIN_BU
 PLAN_KNOWS_NOTHING_OF = {*ONLY_WHILE_PODS_START, Reason.GANG_DOES_NOT_FIT}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_of_a_case(folder: Path):
-    state, settings = case(folder)
-    for pod in waiting(folder, state):
-        check(state, settings, pod)
-    agrees_with_plan(state, settings, waiting(folder, state))
-    plan_starts_what_fits(state, waiting(folder, state))
-
-
 @pytest.mark.parametrize("seed", some(range(600), 30))
 def test_of_a_variation(seed: int):
     rng = random.Random(seed)
     folder = rng.choice(FOLDERS)
     state, settings = case(folder)
     state.apply(list(changes(rng, state)))
-    pods = [changed(rng, pod) for pod in waiting(folder, state)]
+    check_agreement(state, settings, [changed(rng, pod) for pod in waiting(folder, state)])
+
+
+def check_agreement(state: State, settings: Settings, pods: list[Pod]):
+    """Changes the state."""
     for pod in pods:
         check(state, settings, pod)
     agrees_with_plan(state, settings, pods)
@@ -69,7 +64,7 @@ def test_of_a_variation(seed: int):
 
 def case(folder: Path) -> tuple[State, Settings]:
     path = folder / "right.yaml"
-    given = yaml.safe_load(path.read_text()) if path.exists() else {}
+    given = yaml.load(path.read_text(), yaml.CSafeLoader) if path.exists() else {}
     settings = Settings.model_validate({"shortlist": 0} | given.get("settings", {}))
     return cluster(folder / "cluster.json", settings), settings
 

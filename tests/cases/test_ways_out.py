@@ -1,5 +1,5 @@
-"""Every fix that explain names works: it is carried out in a copy of the cluster, for every case and for
-random variations of them, and then the pod fits, with its gang."""
+"""Every fix that explain names works: it is carried out in a copy of the cluster, for every case
+(test_cases.py) and for random variations of them, and then the pod fits, with its gang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -83,10 +82,9 @@ def end(state: State, keys: Iterable[str]) -> None:
         state.apply([Deleted("Pod", key)])
 
 
-def check(make: Make) -> int:
-    """The number of fixes that were carried out."""
+def check_fixes(make: Make, state: State, pods: list[Pod]) -> int:
+    """The number of fixes that were carried out, each on a copy that ``make`` returns."""
     count = 0
-    state, pods = make()
     for number, asking in enumerate(pods):
         found, conclusion = explained(state, asking, None, moment_of(state.pods.values()), None)
         for fix in () if found.fits else filter(is_promised, conclusion.fixes):
@@ -95,15 +93,6 @@ def check(make: Make) -> int:
             assert then.fits or then.unknown, (asking.key, fix.text, then.verdict)
             count += 1
     return count
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_of_a_case(folder: Path) -> None:
-    def make() -> tuple[State, list[Pod]]:
-        state, _ = case(folder)
-        return state, waiting(folder, state)
-
-    check(make)
 
 
 def varied(seed: int) -> tuple[State, list[Pod]]:
@@ -158,10 +147,10 @@ SEEDS = some(range(4600), 80)
 def test_of_variations(block: int) -> None:
     """In the nightly run at least 2,000 fixes."""
     seeds = SEEDS[block::BLOCKS]
-    count = sum(check(lambda seed=seed: varied(seed)) for seed in seeds)
+    count = sum(check_fixes(lambda seed=seed: varied(seed), *varied(seed)) for seed in seeds)
     assert count >= len(seeds) * (0.45 if NIGHTLY else 0.1)
 
 
 def test_of_a_copy_that_gets_another_layout() -> None:
     """A new node like this one waits for the MIG layout of its label, which this one never got."""
-    check(lambda: varied(20343))
+    check_fixes(lambda: varied(20343), *varied(20343))

@@ -81,6 +81,7 @@ class Replica:
 
     def __init__(self, api: ApiServer, directory: Path, queue: Queue, **settings: Any) -> None:
         self.api, self.leader, self.now, self.asked = api, Leader(), 1000.0, [""][:0]
+        self._shown = 0, 0
         queues = Queues({"low": replace_queue(queue)})
         self.state = State(POLICIES["best-fit"](), Rights(queues))
         self.source = source_of(api, directory, timeouts=UNHURRIED)
@@ -122,8 +123,10 @@ class Replica:
                 self.state.nodes == {one.name: one for one in nodes}
             )
 
-        if self.api.running:
+        versions = self.api.pods.version, self.api.nodes.version
+        if self.api.running and versions != self._shown:
             await until(same)
+            self._shown = versions
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"stowage_evictor_{name}", labels) or 0.0

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -137,6 +137,7 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
+@lru_cache
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser. Of ``_MODULES``, it imports only the module of ``command``."""
     parser = _Parser(prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes.")

@@ -105,13 +105,11 @@ def test_every_alert_is_tested_to_fire_and_to_be_silent() -> None:
     assert {*cases} == {(rule["alert"], fires) for rule in rules() for fires in (True, False)}
 
 
-@pytest.mark.parametrize(
-    "command", [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts-test.yaml"]]
-)
-def test_promtool_accepts_the_rules(command: list[str]) -> None:
+def test_promtool_accepts_the_rules() -> None:
     if not installed():
         pytest.skip(MISSING)
-    run = subprocess.run(["promtool", *command], cwd=MONITORING, capture_output=True, text=True, check=False)
+    command = ["promtool", "test", "rules", "alerts-test.yaml"]  # reads the rules, too
+    run = subprocess.run(command, cwd=MONITORING, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

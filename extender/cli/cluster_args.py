@@ -183,7 +183,12 @@ def source_of(args: argparse.Namespace) -> Source:
 
         return snapshot_source([CLUSTER], "the bundled example")
     if url := getattr(args, "url", None):
-        return _known_at(url, args.token_file)
+        from extender.source.snapshot import Snapshot, SnapshotSource
+        from extender.source.stowage_service import at_url
+
+        snapshot = Snapshot()
+        snapshot.add(at_url(url, _token(args.token_file)).download("/debug/state"), url)
+        return SnapshotSource(snapshot, url)
     if (live := _live(args)) is not None:
         return live
     raise Unavailable(_NO_CLUSTER)
@@ -300,16 +305,6 @@ def _service(args: argparse.Namespace) -> StowageService | None:
     asks_in = args.namespace or next((parts[0] for parts in keys if len(parts) == 2), "")
     live = _live(args)
     return behind_service(live.rest, args.stowage_namespace, token, asks_in) if live else None
-
-
-def _known_at(url: str, token_file: Path | None) -> Source:
-    """Raises ``NotAsked``, and ``Unavailable`` for an unreadable answer."""
-    from extender.source.snapshot import Snapshot, SnapshotSource
-    from extender.source.stowage_service import at_url
-
-    snapshot = Snapshot()
-    snapshot.add(at_url(url, _token(token_file)).download("/debug/state"), url)
-    return SnapshotSource(snapshot, url)
 
 
 def _token(path: Path | None) -> str:

@@ -14,7 +14,6 @@ from extender.source.errors import BadInput
 from extender.untrusted.terminal import show_progress
 
 if TYPE_CHECKING:
-    from extender.cluster.totals import Totals
     from extender.settings import Settings
     from extender.source.snapshot import Snapshot
 
@@ -44,18 +43,13 @@ def run(args: argparse.Namespace) -> int:
     packed = placed(cluster, settings, lambda part: show_progress("Packing", part))
     print(f"Stowage demo: {len(packed.waiting)} pending pods, in the order of seed {args.seed}")
     print("The same pods, in the same order, on the same nodes:\n")
-    print(
-        f"{comparison(default, packed)}\n\n{_in_words(totals_of(packed))}\n{still_pending(packed)}",
-        flush=True,
-    )
+    words = f"With Stowage: {totals_of(packed).text}"
+    print(f"{comparison(default, packed)}\n\n{textwrap.fill(words, 100, subsequent_indent='  ')}")
+    print(still_pending(packed), flush=True)
     if not args.exit:
         cluster.pods.update(packed.state.pods)
         _serve(cluster, settings, args)
     return 0
-
-
-def _in_words(totals: Totals) -> str:
-    return textwrap.fill(f"With Stowage: {totals.text}", 100, subsequent_indent="  ")
 
 
 def _serve(cluster: Snapshot, settings: Settings, args: argparse.Namespace) -> None:

@@ -268,7 +268,12 @@ def _worked_out(
             if found and not (found.fits or found.error or found.held or found.node):
                 found = replace(found, starts=forecast_at(state, template.pod, now))
             answers.append(PodAnswer(template.workload, template.pod.key, found, nodes))
-    return _answers(args, answers, outcomes), _warnings(state)
+    warnings = []
+    if not state.nodes:
+        warnings = ["No nodes found. Was the snapshot created with 'kubectl get nodes,pods -A -o json'?"]
+    elif not state.pods:
+        warnings = ["No pods found, so every node counts as empty. Was the snapshot created with pods?"]
+    return _answers(args, answers, outcomes), warnings
 
 
 def _complete(outcomes: Sequence[Outcome]) -> list[int]:
@@ -319,14 +324,6 @@ def _nodes(args: argparse.Namespace, state: State) -> list[str] | None:
         if name not in state.nodes:
             raise ValueError(f"there is no node {name}{did_you_mean(name, state.nodes)}")
     return names
-
-
-def _warnings(state: State) -> list[str]:
-    """Warnings that apply to every answer."""
-    if not state.nodes:
-        return ["No nodes found. Was the snapshot created with 'kubectl get nodes,pods -A -o json'?"]
-    empty = "No pods found, so every node counts as empty. Was the snapshot created with pods?"
-    return [] if state.pods else [empty]
 
 
 def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -> tuple[str | None, str]:

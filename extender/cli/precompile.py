@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -90,8 +90,12 @@ def kernels_for_question(objects: int) -> Iterator[None]:
         missing = not_compiled(directory, kernel_modules()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"
-        if directory and missing:
-            _compile_for_later(directory, missing)
+        lock = directory / "compiling" if directory and missing else None
+        if lock and not (lock.exists() and time.time() - lock.stat().st_mtime <= _LONG):
+            lock.touch()
+            show_line("")
+            print("compiling kernels in the background, so that later commands are faster", file=sys.stderr)
+            _child(missing, start_new_session=True)
     with _saying_so():
         yield
 
@@ -103,15 +107,6 @@ def _saying_so() -> Iterator[None]:
         yield
     finally:
         show_line("")
-
-
-def _compile_for_later(directory: Path, modules: list[str]) -> None:
-    lock = directory / "compiling"
-    if not lock.exists() or time.time() - lock.stat().st_mtime > _LONG:
-        lock.touch()
-        show_line("")
-        print("compiling kernels in the background, so that later commands are faster", file=sys.stderr)
-        _child(modules, start_new_session=True)
 
 
 def _cache() -> Path | None:
@@ -130,7 +125,8 @@ def _compile(directory: Path, modules: list[str]) -> None:
     line for each fifth."""
     parts = ([name for name in modules if (name == _LONGEST) is longest] for longest in (True, False))
     children = [_child(part) for part in parts if part]
-    expected = sum(map(_functions, modules))
+    origins = [spec.origin for spec in map(find_spec, modules) if spec and spec.origin]
+    expected = sum(len(_FUNCTION.findall(Path(origin).read_text())) for origin in origins)
     there, said = _compiled_functions(directory), -1
     while any(child.poll() is None for child in children):
         part = min((_compiled_functions(directory) - there) / expected, 0.99)
@@ -145,12 +141,6 @@ def _compile(directory: Path, modules: list[str]) -> None:
 
 def _compiled_functions(directory: Path) -> int:
     return sum(1 for _ in directory.glob("*/*.nbi"))
-
-
-def _functions(module: str) -> int:
-    """Number of functions in a module that are compiled."""
-    spec = find_spec(module)
-    return len(_FUNCTION.findall(Path(spec.origin).read_text())) if spec and spec.origin else 0
 
 
 def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
@@ -257,8 +247,11 @@ def _in_user_cache() -> Path | None:
     directory = base / "stowage" / "kernels" / sources_key()
     if not _is_usable(directory) or directory.stat().st_uid != os.geteuid():
         return None
-    os.utime(directory)  # _remove_oldest sorts by this time
-    _remove_oldest(directory.parent)
+    os.utime(directory)  # to sort by the time of the last use
+    with suppress(OSError):  # another process removes the same ones
+        by_use = sorted(directory.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in by_use[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
     return directory
 
 
@@ -279,15 +272,6 @@ def _is_usable(directory: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def _remove_oldest(parent: Path) -> None:
-    try:
-        by_use = sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:  # another process removes the same ones
-        return
-    for old in by_use[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def main(modules: Sequence[str]) -> None:

@@ -36,17 +36,14 @@ def run(args: argparse.Namespace) -> int:
         shown = {"settings": settings.model_dump(mode="json"), "from": origins}
         print(json.dumps(shown, indent=2))
     else:
-        print("\n".join([*(f"{key}: {value}" for key, value in API.items()), *_lines(settings, origins)]))
+        lines = [f"{key}: {value}" for key, value in API.items()]
+        for key, value in settings.model_dump(mode="json").items():
+            if key == "queues":
+                lines += ["queues:  # by name", *_queue_lines(settings, origins)]
+            else:
+                lines.append(f"{key}: {_flow(value)}  # {origins.get(key, 'default')}")
+        print("\n".join(lines))
     return 0
-
-
-def _lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
-    for key, value in settings.model_dump(mode="json").items():
-        if key == "queues":
-            yield "queues:  # by name"
-            yield from _queue_lines(settings, origins)
-        else:
-            yield f"{key}: {_flow(value)}  # {origins.get(key, 'default')}"
 
 
 def _queue_lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:

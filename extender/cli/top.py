@@ -330,11 +330,18 @@ def render(
     width = line_width(wide=wide)
     more = _WIDE_HEAD if wide and by == "node" else ()
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")
-    rows = [_node(line, wide=wide) if isinstance(line, NodeLine) else _group_row(line) for line in lines]
+    rows = [_row(line, wide=wide) for line in lines]
     if not headers:
         return joined(columns(rows, width=width))
     texts = columns([head, *rows], width=width)
-    sentences = [found.totals.text, *_late(found, now), *_mig(found.nodes), *_problems(found), *found.unread]
+    sentences = [found.totals.text]
+    for name, (oldest, objective) in found.totals.objectives.items():
+        if now - oldest > objective:
+            waited, allowed = _age(now - oldest), _age(objective)
+            sentences.append(f"queue {name}: a pod has been pending for {waited}, longer than {allowed}")
+    for group in groups([line for line in found.nodes if line.mig and line.on_offer], "model"):
+        sentences.append(f"MIG instances free on {group.name}: {_profiles(group.mig)}")
+    sentences += [*_problems(found), *found.unread]
     texts += ["", *(line for text in sentences for line in wrapped(visible(text), width))]
     waiting = _pending(found, now, width)
     return joined([*texts, *([""] if found.waiting else []), *waiting])
@@ -346,15 +353,10 @@ def _pending(found: Overview, now: float, width: int) -> list[str]:
     return [*table, *([f"and {found.more_waiting} more pending"] if found.more_waiting else [])]
 
 
-def _late(found: Overview, now: float) -> Iterator[str]:
-    """Queues with a pod that has been pending for longer than the wait objective."""
-    for name, (oldest, objective) in found.totals.objectives.items():
-        if now - oldest > objective:
-            waited, allowed = _age(now - oldest), _age(objective)
-            yield f"queue {name}: a pod has been pending for {waited}, longer than {allowed}"
-
-
-def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
+def _row(line: NodeLine | Group, *, wide: bool) -> tuple[str, ...]:
+    if isinstance(line, Group):
+        amounts = str(line.nodes), str(line.gpus), str(line.whole), f"{line.free_gpus:.1f}"
+        return (line.name, *amounts, _memory(line), str(line.pods), _profiles(line.mig) or "-")
     gpus, whole, free = str(line.gpus or "?"), str(line.whole), f"{line.free_gpus:.1f}"
     memory = _memory(line)
     cells = (line.node, line.model, gpus, whole, free, memory, str(line.pods), line.note)
@@ -363,11 +365,6 @@ def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
     use, islands = " ".join(map(str, line.used_percent)), "+".join(map(str, line.islands)) or "-"
     host = f"{line.free_cpu_milli / 1000:g}", str(line.free_host_memory_mib >> 10)
     return (*cells, line.zone or "-", use, islands, _profiles(line.mig) or "-", *host)
-
-
-def _group_row(group: Group) -> tuple[str, ...]:
-    amounts = str(group.nodes), str(group.gpus), str(group.whole), f"{group.free_gpus:.1f}"
-    return (group.name, *amounts, _memory(group), str(group.pods), _profiles(group.mig) or "-")
 
 
 def _memory(line: NodeLine | Group) -> str:
@@ -384,12 +381,6 @@ def _profiles(mig: dict[str, int]) -> str:
         return -int(slices) if slices.isdecimal() else 0, item[0]
 
     return ", ".join(f"{count}x {profile}" for profile, count in sorted(mig.items(), key=order))
-
-
-def _mig(nodes: Sequence[NodeLine]) -> Iterator[str]:
-    """Free instances, by model."""
-    for group in groups([line for line in nodes if line.mig and line.on_offer], "model"):
-        yield f"MIG instances free on {group.name}: {_profiles(group.mig)}"
 
 
 def _problems(found: Overview) -> Iterator[str]:

@@ -141,16 +141,12 @@ class Actions:
         for pod, node in nodes:
             uids = frozenset(victim.uid for victim in going if victim.node_name == node)
             self.book.holds[pod.uid] = Hold(node, uids, ends, ours=True, partial=leaving.failed)
-        await self._until_shown(leaving.pods)
-        return leaving
-
-    async def _until_shown(self, evicted: Sequence[Pod]) -> None:
-        """Wait until the state shows evicted pods as terminating: the next plan must count their room and not
-        choose them again."""
+        # The next plan must count their room, and not choose them again.
         with suppress(TimeoutError):
             async with asyncio.timeout(_SHOWN):
-                while not all(is_leaving(self.state, pod) for pod in evicted):
+                while not all(is_leaving(self.state, pod) for pod in leaving.pods):
                     await asyncio.sleep(_POLL)
+        return leaving
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and reserve its room; whether that succeeded. ``result``: for the metric."""

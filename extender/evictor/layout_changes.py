@@ -136,7 +136,12 @@ class LayoutChanges:
         """Continue each change that has begun, and begin one if it is worthwhile."""
         nodes = [node for node in self._state.nodes.values() if MIG_CHANGE in node.annotations]
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
-        self._see(marked)
+        now, names = self._clock(), {node.name for node, _ in marked}
+        if self._leads:  # our changes are those whose mark has not been removed, at first all but failed ones
+            self._ours = {k: v for k, v in self._ours.items() if k in names or now < v.at + _SETTLE}
+        else:
+            self._ours = {n.name: _Step(change, now) for n, change in marked if change.step != "failed"}
+        self._leads = True
         for node, change in marked if self._settings.evictor == "on" else ():
             if self._clock() >= self._delays.get(node.name, -math.inf):
                 with self._actions.guarded(node.name):
@@ -144,15 +149,6 @@ class LayoutChanges:
         if self._settings.mig_layouts != "off" and self._clock() - self._looked >= _LOOK:
             self._looked = self._clock()
             await self._look(waiting)
-
-    def _see(self, marked: Sequence[tuple[Node, MigChange]]) -> None:
-        """Update our changes: at first all but failed ones, then those whose mark has not been removed."""
-        now, names = self._clock(), {node.name for node, _ in marked}
-        if self._leads:
-            self._ours = {k: v for k, v in self._ours.items() if k in names or now < v.at + _SETTLE}
-        else:
-            self._ours = {n.name: _Step(change, now) for n, change in marked if change.step != "failed"}
-        self._leads = True
 
     async def _go_on(self, node: Node, change: MigChange) -> None:
         steps = self._ours
@@ -199,15 +195,13 @@ class LayoutChanges:
         each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
         candidates = [found for found in each if found]
         await self._count_waits(asked, candidates, now)
-        if self._may_begin() and candidates and now >= self._next:
-            await self._begin(candidates, [pod for pod, _ in asked])
-
-    def _may_begin(self) -> bool:
-        changes, now = [step.change for step in self._ours.values()], self._wall()
+        changes, wall = [step.change for step in self._ours.values()], self._wall()
         longest = 3 * self._rule.seconds + _LONGEST_GRACE  # of all steps
-        active = sum(change.is_active and now < change.since + longest for change in changes)
-        failed = any(change.step == "failed" and change.lasts(now) for change in changes)
-        return not failed and self._rule.may_begin([change.since for change in changes], active, now)
+        active = sum(change.is_active and wall < change.since + longest for change in changes)
+        failed = any(change.step == "failed" and change.lasts(wall) for change in changes)
+        may_begin = not failed and self._rule.may_begin([change.since for change in changes], active, wall)
+        if may_begin and candidates and now >= self._next:
+            await self._begin(candidates, [pod for pod, _ in asked])
 
     def _capable(self) -> Iterator[tuple[Node, NodeSpec]]:
         """The nodes whose layout a MIG manager follows."""

@@ -82,7 +82,11 @@ class Evictor:
     async def round(self) -> None:
         """Run a round. Does nothing unless this replica leads and its state is up to date."""
         if not self._leadership.is_leader:
-            self._forget_everything()
+            for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
+                self._state.reservations.release(uid, Reserved.EVICTOR)
+            for plan in self.plans:
+                plan.forget()
+            self.actions.book = Book()
             return
         if not (self._state.synced >= REQUIRED_KINDS and await self._source.caught_up()):
             return
@@ -104,13 +108,6 @@ class Evictor:
             with self.actions.guarded(type(plan).__name__):
                 await plan.round(waiting)
         self.actions.metrics.round_ended(self._clock() - began, skipped)
-
-    def _forget_everything(self) -> None:
-        for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
-            self._state.reservations.release(uid, Reserved.EVICTOR)
-        for plan in self.plans:
-            plan.forget()
-        self.actions.book = Book()
 
     async def _keep_holds(self) -> None:
         """Renew, release or forget the room that is held."""

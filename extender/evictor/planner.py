@@ -169,7 +169,13 @@ class Planner:
         gang = self._state.gangs.gang_of(pod)
         if gang is None:
             return True
-        others = self._state.gangs.still_to_start(gang, gang.to_run, self._has_room, but=pod.key)
+
+        def has_room(uid: str) -> bool:
+            member = self._state.pods.by_uid(uid)
+            is_expected = member is not None and is_nominated(self._state, member)
+            return self._state.pods.is_bound(uid) or is_expected
+
+        others = self._state.gangs.still_to_start(gang, gang.to_run, has_room, but=pod.key)
         missing, waiting = others.missing - 1, others.free
         if missing > min(len(waiting), MOST_MEMBERS):
             return False
@@ -181,10 +187,6 @@ class Planner:
             left -= 1
             missing -= await self._place(member, done)
         return missing <= 0
-
-    def _has_room(self, uid: str) -> bool:
-        pod = self._state.pods.by_uid(uid)
-        return self._state.pods.is_bound(uid) or (pod is not None and is_nominated(self._state, pod))
 
     async def _place(self, pod: Pod, done: Done) -> bool:
         """Find a node for a member of a gang, if need be by evictions, and add it to ``done``."""

@@ -4,7 +4,7 @@ step and by team, model or pool."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.cluster.state import State
@@ -110,9 +110,14 @@ def audit(
 ) -> Audit:
     """The sums of a ``use``, with the ``mends`` of its steps."""
     nodes, groups = defaultdict[str, list[Part]](list), defaultdict[str, list[Part]](list)
+    group_of: Callable[[Part], str] = {
+        "team": lambda part: part.pod.partition("/")[0],
+        "model": lambda part: _model(state, part.node),
+        "pool": lambda part: _pool(state, part.node),
+    }[by]
     for part in use.parts:
         nodes[part.node].append(part)
-        groups[_group(state, part, by)].append(part)
+        groups[group_of(part)].append(part)
     price = {node: costs.of([node]) / (_gpus(parts) or 1.0) for node, parts in nodes.items()}
 
     def line(step: Step, parts: list[Part]) -> StepLine:
@@ -146,12 +151,6 @@ def audit(
         before,
         bill,
     )
-
-
-def _group(state: State, part: Part, by: str) -> str:
-    if by == "team":
-        return part.pod.partition("/")[0]
-    return _pool(state, part.node) if by == "pool" else _model(state, part.node)
 
 
 def _pool(state: State, node: str) -> str:

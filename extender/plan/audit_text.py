@@ -34,13 +34,9 @@ _COLORS: Mapping[str, tuple[str, Sequence[Step]]] = {
 """Colors of the page, each with its meaning and its steps."""
 _SCORING = {
     "": "as it happened",
-    **dict(
-        zip(
-            COMPARED,
-            ("kube-scheduler, least allocated", "kube-scheduler, most allocated", "Stowage"),
-            strict=True,
-        )
-    ),
+    "least-allocated": "kube-scheduler, least allocated",
+    "most-allocated": "kube-scheduler, most allocated",
+    "inventory": "Stowage",
 }
 _COLOR_OF = {step: color for color, (_, steps) in _COLORS.items() for step in steps}
 
@@ -51,7 +47,9 @@ def as_text(audit: Audit, width: int = 0) -> str:
     for line, start, part in _waterfall(audit):
         first, size = round(_BAR * start), max(round(_BAR * part), 1)
         bar = "." * min(first, _BAR - size) + "#" * size
-        rows.append((line.title, _number(line.gpus), bar, *_amounts(audit, line), _change(audit, line)))
+        change = round(line.gpus - audit.before.steps[line.step], 1) if audit.before else 0.0
+        changed = f"{change:+,.1f}".removesuffix(".0") if change else ""
+        rows.append((line.title, _number(line.gpus), bar, *_amounts(audit, line), changed))
     lines = [*wrapped(_headline(audit), width), "", *columns(rows, right=(1, 3, 4, 5), width=width)]
     for place, line in enumerate(audit.wastes, 1):
         lines += ["", f"{place}. {_gpus(line.gpus)} {line.title}"]
@@ -76,20 +74,12 @@ def _headline(audit: Audit) -> str:
     share, cost = 100 * audit.wasted / max(audit.installed, 1), _money(audit.cost, audit.currency)
     hours = " and ".join(filter(None, (f"{audit.gpu_hours:,.0f} GPU-hours", cost)))
     wasted = f"{_number(audit.wasted)} of {_gpus(audit.installed)} wasted ({share:.0f} %)"
-    return f"{audit.name}: {wasted}.{_since(audit)} A month like this moment: {hours}."
-
-
-def _since(audit: Audit) -> str:
-    """The waste since the earlier audit, "" without one: as if it had changed evenly."""
-    if not (before := audit.before):
-        return ""
-    hours = (audit.wasted + before.wasted) / 2 * (audit.at - before.at) / 3600
-    return f" Since {_moment(before.at)}: {audit.wasted - before.wasted:+,.1f} GPUs; {hours:,.0f} GPU-hours."
-
-
-def _change(audit: Audit, line: StepLine) -> str:
-    change = round(line.gpus - audit.before.steps[line.step], 1) if audit.before else 0.0
-    return f"{change:+,.1f}".removesuffix(".0") if change else ""
+    since = ""
+    if before := audit.before:
+        change = f"{audit.wasted - before.wasted:+,.1f} GPUs"
+        evenly = (audit.wasted + before.wasted) / 2 * (audit.at - before.at) / 3600
+        since = f" Since {_moment(before.at)}: {change}; {evenly:,.0f} GPU-hours."
+    return f"{audit.name}: {wasted}.{since} A month like this moment: {hours}."
 
 
 def _waterfall(audit: Audit) -> Iterator[tuple[StepLine, float, float]]:
@@ -241,13 +231,11 @@ def _waste(place: int, line: StepLine) -> str:
 
 def _map(nodes: Sequence[GpuSums]) -> Iterator[str]:
     for pool, members in groupby(sorted(nodes, key=lambda node: node.pool), lambda node: node.pool):
-        squares = [_square(_fill(node), _tip(node)) for node in members]
+        squares = list[str]()
+        for node in members:
+            used = (f"{_number(count)} {TITLES[step]}" for step, count in node.steps.items())
+            squares.append(_square(_fill(node), f"{node.name}: {'; '.join(used)}"))
         yield f'<p>{_safe(pool)}: {many(len(squares), "node")}</p><div class="map">{"".join(squares)}</div>'
-
-
-def _tip(node: GpuSums) -> str:
-    used = (f"{_number(count)} {TITLES[step]}" for step, count in node.steps.items())
-    return f"{node.name}: {'; '.join(used)}"
 
 
 def _fill(node: GpuSums) -> str:

@@ -23,7 +23,6 @@ from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.plan.report import Progress
 from extender.plan.source import ClusterSource
 from extender.trial.cluster_pods import as_new, pending_item, trial_of
-from extender.trial.trial import Item
 from extender.untrusted.visible import many
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
@@ -165,7 +164,8 @@ def _replayed(
         for item in tried if arrives else ():
             arrivals.arrive(replace(item.request, node_set=node_requirement(item.pod)))
             state.apply([Upserted(item.pod)])
-            insort(trial.waiting, item, key=_in_queue)
+            # As kube-scheduler sorts its queue:
+            insort(trial.waiting, item, key=lambda new: (-new.pod.priority, new.pod.created, new.key))
         if not arrives and (item := items[number]).key in trial.held:
             trial.leave(item)
         for _ in trial.starting(tried):
@@ -175,11 +175,6 @@ def _replayed(
             starts[number := number_of[started.key]] = time
             heappush(ends, (time + runs[number].seconds, number))
     return starts[: len(arrived)]
-
-
-def _in_queue(item: Item) -> tuple[int, float, str]:
-    """kube-scheduler's order."""
-    return -item.pod.priority, item.pod.created, item.key
 
 
 def _starts(runs: Sequence[_Run], began: Sequence[float], now: float) -> Mapping[str, float]:

@@ -133,7 +133,10 @@ def parse_filter(body: bytes, watched: Watched = lambda uid: None) -> FilterArgs
     if names is not None:
         return FilterArgs(pod, names, head=head)
     if message.NodeNames != _NULL:
-        return FilterArgs(pod, NodeNames.of(_names(bytes(message.NodeNames))))
+        array = bytes(message.NodeNames)
+        if array.count(b",") >= MESSAGE_NAMES:  # before they are parsed
+            raise BadMessage(f"NodeNames: more than {MESSAGE_NAMES}")
+        return FilterArgs(pod, NodeNames.of(decode_message(array, list[str])))
     if message.Nodes == _NULL:
         raise BadMessage("expected NodeNames or Nodes")
     nodes = decode_message(message.Nodes, _Nodes).items or []  # first: smaller than whole nodes
@@ -158,12 +161,6 @@ def _pod(text: Raw) -> Pod:
     if memoryview(text).nbytes > MESSAGE_POD:
         raise BadMessage(f"Pod: more than {MESSAGE_POD} bytes")
     return decode_pod(text)
-
-
-def _names(array: bytes) -> list[str]:
-    if array.count(b",") >= MESSAGE_NAMES:  # before they are parsed
-        raise BadMessage(f"NodeNames: more than {MESSAGE_NAMES}")
-    return decode_message(array, list[str])
 
 
 _NAMES = b',"NodeNames":["'
@@ -199,8 +196,14 @@ def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
 def parse_preempt(body: bytes) -> PreemptArgs:
     """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
     message = decode_message(body, ExtenderPreemptionArgs)
-    found = _candidates(message.NodeNameToMetaVictims or {}, _uids)
-    found |= _candidates(message.NodeNameToVictims or {}, _uids_of_whole_pods)
+    found = _candidates(
+        message.NodeNameToMetaVictims or {},
+        lambda pods: [pod.UID for pod in _victims(pods, b'"UID"', list[MetaPod])],
+    )
+    found |= _candidates(
+        message.NodeNameToVictims or {},
+        lambda pods: [pod.metadata.uid for pod in _victims(pods, b'"metadata"', list[_Pod])],
+    )
     if len(found) > MESSAGE_NAMES or any(len(node) > KEY for node in found):
         raise BadMessage(f"more than {MESSAGE_NAMES} nodes, or a name with more than {KEY} characters")
     if sum(len(candidate.victims) for candidate in found.values()) > MESSAGE_VICTIMS:
@@ -217,14 +220,6 @@ def _candidates(
         else ProposedVictims([])
         for node, victims in by_node.items()
     }
-
-
-def _uids(pods: bytes) -> list[str]:
-    return [pod.UID for pod in _victims(pods, b'"UID"', list[MetaPod])]
-
-
-def _uids_of_whole_pods(pods: bytes) -> list[str]:
-    return [pod.metadata.uid for pod in _victims(pods, b'"metadata"', list[_Pod])]
 
 
 def _victims(pods: bytes, key: bytes, kind: type[list[_T]]) -> list[_T]:

@@ -18,14 +18,14 @@ Row = Mapping[str, Any]
 
 def as_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV, without the node of each pod."""
-    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
-    return csv_text([names, *([_cell(row.get(name)) for name in names] for row in rows)])
 
-
-def _cell(value: object) -> object:
-    if isinstance(value, Mapping):
+    def cell(value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
         return "; ".join(f"{name}: {text}" for name, text in value.items())
-    return value
+
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
+    return csv_text([names, *([cell(row.get(name)) for name in names] for row in rows)])
 
 
 def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
@@ -43,7 +43,10 @@ def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
     legend = "Jobs of each size that could still start, and free GPUs and nodes:"
     parts = [*title, of, *_meaning(today, packed), "", legend, aligned(lines, width)]
     parts += _by_model(rows, width)
-    return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
+    if today["pinned"]:
+        pinned = [[f"{count:>4}", why] for why, count in today["pinned"].items()]
+        parts += [f"Pinned to their nodes: {today['pinned_pods']} GPU pods", aligned(pinned, left=True)]
+    return "\n".join([*parts, *chain.from_iterable(map(_kept, rows))])
 
 
 def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
@@ -81,12 +84,6 @@ def _by_model(rows: Sequence[Row], width: int) -> Iterator[str]:
         lines.append([str(row["policy"]), *cells])
     yield "\nWhole GPUs (whole nodes) free by model:"
     yield aligned(lines, width)
-
-
-def _pinned(today: Row) -> Iterator[str]:
-    if today["pinned"]:
-        yield f"Pinned to their nodes: {today['pinned_pods']} GPU pods"
-        yield aligned([[f"{count:>4}", why] for why, count in today["pinned"].items()], left=True)
 
 
 def _kept(row: Row) -> Iterator[str]:

@@ -146,7 +146,11 @@ class SameOrigin:
         return ""
 
     def _host_problem(self, host: bytes) -> str:
-        name = _without_port(host.decode("latin-1").lower())
+        text = host.decode("latin-1").lower()
+        before, _, port = text.rpartition(":")
+        name = (before if port.isdecimal() else text).rstrip(".")
+        if text.startswith("["):
+            name = text[1:].partition("]")[0]
         if self._is_ours(name):
             if len(self._known) < KNOWN_HOSTS:
                 self._known.add(host)
@@ -167,13 +171,6 @@ class SameOrigin:
         except ValueError:
             return False
         return True
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    name, _, port = host.rpartition(":")
-    return (name if port.isdecimal() else host).rstrip(".")
 
 
 def _service_domains(resolver: Path) -> list[str]:

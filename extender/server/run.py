@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import uvloop
@@ -72,7 +71,10 @@ async def _run(
     if debug_sock is not None:
         ports.append(Port(create_app(service, verbs=False), debug_sock, tls.debug if tls else None, _GRACE))
     working = asyncio.create_task(service.run())
-    background = asyncio.create_task(service.background.keep_all(_tasks(service, ports[0], tls)))
+    tasks: list[tuple[str, Run]] = [("collection of garbage", partial(collect_forever, service.until_ready))]
+    if tls is not None:
+        tasks.append(("reload of the certificate", partial(tls.watch, ports[0].close_connections)))
+    background = asyncio.create_task(service.background.keep_all(tasks))
     serving = [asyncio.create_task(port.serve()) for port in ports]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
     await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,12 +87,6 @@ async def _run(
         await working
     if shutdown.done():
         shutdown.result()
-
-
-def _tasks(service: Service, verbs: Port, tls: Tls | None) -> Iterator[tuple[str, Run]]:
-    yield "collection of garbage", partial(collect_forever, service.until_ready)
-    if tls is not None:
-        yield "reload of the certificate", partial(tls.watch, verbs.close_connections)
 
 
 async def _wait_for_shutdown(service: Service) -> None:

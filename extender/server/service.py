@@ -165,7 +165,15 @@ class Service:
         """Start the source, and load the kernels at the same time. Raises like ``run``."""
         self._events = events = EventQueue(lambda: not self.missing())
         await asyncio.to_thread(self.source.start, events.put, events, self.background)
-        engine = await asyncio.to_thread(self._load)
+
+        def load() -> Engine:
+            self._prepare()
+            from extender.server.engine import Engine
+
+            return Engine(self.source, self.settings, self.metrics)
+
+        engine = await asyncio.to_thread(load)
+        engine.inspector.replica, engine.tracing = self.replica, self.tracing
         await events.open(engine.apply)
         self.engine = engine
         return engine
@@ -248,14 +256,6 @@ class Service:
             self.engine.finish_answers()
             await self.engine.gauges.update()
         return await self.metrics.render_in_parts()
-
-    def _load(self) -> Engine:
-        self._prepare()
-        from extender.server.engine import Engine
-
-        engine = Engine(self.source, self.settings, self.metrics)
-        engine.inspector.replica, engine.tracing = self.replica, self.tracing
-        return engine
 
     def _not_leader(self) -> str:
         return self._elector.waiting_for() if self._elector else ""

@@ -66,7 +66,10 @@ class Tls:
             if loaded.expires <= time.time() < self._loaded.expires:
                 raise TlsError(f"{self.files.certificate} has expired")
         except TlsError as error:
-            self._note(shorten(str(error)))
+            problem = shorten(str(error))
+            if problem != self.problem:
+                _log.warning("the previous TLS certificate is still served: %s", problem)
+            self.problem = problem
             return False
         new_client_ca = loaded.client_ca != self._loaded.client_ca
         self._loaded.with_clients.retired = new_client_ca  # first: a handshake may finish at any time
@@ -90,11 +93,6 @@ class Tls:
             _log.info("serving the TLS certificate %s, valid until %s", self.files.certificate, until)
         else:
             _log.warning("the TLS certificate %s expired on %s", self.files.certificate, until)
-
-    def _note(self, problem: str) -> None:
-        if problem != self.problem:
-            _log.warning("the previous TLS certificate is still served: %s", problem)
-        self.problem = problem
 
 
 def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:

@@ -156,7 +156,14 @@ class EvictorApi:
         query = {"fieldSelector": f"regarding.uid={pod.uid}", "limit": str(EVENTS_READ)}
         answer = await self._read(_events_path(pod), query=query, at_most=EVENTS_SIZE)
         try:
-            return [_announcement(item) for item in answer["items"][:EVENTS_READ]]
+            return [
+                Announcement(
+                    str(item.get("reason") or ""),
+                    str(item.get("note") or ""),
+                    unix_seconds((item.get("metadata") or {}).get("creationTimestamp")),
+                )
+                for item in answer["items"][:EVENTS_READ]
+            ]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _unanswered(error) from error
 
@@ -207,14 +214,6 @@ class EvictorApi:
 def _unanswered(error: Exception) -> WriteUnanswered:
     text = f"no valid answer from the API server: {error}"
     return WriteUnanswered(shorten(text, PROBLEM), HTTPStatus.BAD_GATEWAY)
-
-
-def _announcement(item: Mapping[str, Any]) -> Announcement:
-    metadata = item.get("metadata") or {}
-    created = metadata.get("creationTimestamp")
-    return Announcement(
-        str(item.get("reason") or ""), str(item.get("note") or ""), unix_seconds(created and str(created))
-    )
 
 
 def _reference(about: Pod | Node) -> dict[str, str]:

@@ -88,7 +88,9 @@ class Shard:
         while not self._stopping:
             for name in self._due():
                 self.let_in(name, apply)
-            self._waking.wait(self._pause())
+            with self._lock:
+                next_due = min((held_back.due for held_back in self._joining.values()), default=None)
+            self._waking.wait(None if next_due is None else max(0.0, next_due - self._now()))
             self._waking.clear()
 
     def stop(self) -> None:
@@ -118,11 +120,6 @@ class Shard:
     def _due(self) -> list[str]:
         with self._lock:
             return [name for name, held_back in self._joining.items() if held_back.due <= self._now()]
-
-    def _pause(self) -> float | None:
-        with self._lock:
-            next_due = min((held_back.due for held_back in self._joining.values()), default=None)
-        return None if next_due is None else max(0.0, next_due - self._now())
 
     def _missing_pods(self, joining: _Joining, pods: Iterable[Pod]) -> list[Event]:
         """Pods of a node that the watch has not shown; it may be ahead of this list of bound pods."""

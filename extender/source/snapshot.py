@@ -49,7 +49,13 @@ class Snapshot:
 
     def add(self, text: str | bytes, file: str) -> None:
         """Add the objects of a text; the last of several with the same name wins. Raises ``Unavailable``."""
-        for index, item in enumerate(self._objects(text.encode() if isinstance(text, str) else text, file)):
+        content = text.encode() if isinstance(text, str) else text
+        items: Iterable[Item]
+        if is_dump(content):
+            self.dump, items = parse_dump(content, file)
+        else:
+            items = objects_of(content, file)
+        for index, item in enumerate(items):
             if isinstance(item, Broken):
                 self._report(file, index, item.reason)
             elif item is not None:
@@ -65,12 +71,6 @@ class Snapshot:
         known[key] = replace(item, uid=item.key) if isinstance(item, Pod) and not item.uid else item
         if item.problem:  # it counts as the larger use, as from a watch
             self._report(file, index, shorten(f"{name}: {item.problem}"))
-
-    def _objects(self, text: bytes, file: str) -> Iterable[Item]:
-        if not is_dump(text):
-            return objects_of(text, file)
-        self.dump, records = parse_dump(text, file)
-        return records
 
     def _report(self, file: str, index: int, reason: str) -> None:
         if len(self.problems) < _LOGGED_PROBLEMS:

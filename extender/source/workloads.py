@@ -22,7 +22,7 @@ from extender.k8s.job_kinds import (
 from extender.k8s.manifest import Unreadable, as_map, as_text
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_claims import DeviceClaim, ResourceClaimTemplate, ResourceClaimTemplateManifest
+from extender.k8s.resource_claims import DeviceClaim, ResourceClaimTemplateManifest
 from extender.k8s.validation import Mistake, mistakes
 from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
@@ -67,7 +67,12 @@ def parse_templates(text: str, name: str, complete: Container[int] = ()) -> list
         raise ValueError(str(error)) from None
     objects = [obj for document in read for obj in _objects(document)]
     if found := [template for obj in objects for template in _of_object(obj, name)]:
-        claims = {claim_template.key: claim_template.devices for claim_template in _claim_templates(objects)}
+        claims = dict[str, DeviceClaim]()
+        for obj in objects:
+            if as_text(obj.get("kind")) == "ResourceClaimTemplate":
+                with suppress(Unreadable):
+                    claim_template = ResourceClaimTemplateManifest.from_value(obj).record()
+                    claims[claim_template.key] = claim_template.devices
         pods = (replace(template.pod, complete=i in complete) for i, template in enumerate(found))
         return [t._replace(pod=_with_claims(pod, claims)) for t, pod in zip(found, pods, strict=True)]
     kinds = ", ".join(sorted({as_text(obj.get("kind")) or "no kind" for obj in objects}))
@@ -113,13 +118,6 @@ def merged(texts: Iterable[tuple[str, str]], namespace: str | None) -> str:
                 f"{quoted(as_text(metadata.get('name')))} is in namespace {quoted(str(own))}, not {namespace}"
             )
     return json.dumps({"kind": "List", "items": objects}, default=str)
-
-
-def _claim_templates(objects: Iterable[dict[str, Any]]) -> Iterator[ResourceClaimTemplate]:
-    for obj in objects:
-        if as_text(obj.get("kind")) == "ResourceClaimTemplate":
-            with suppress(Unreadable):
-                yield ResourceClaimTemplateManifest.from_value(obj).record()
 
 
 def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:

@@ -54,12 +54,11 @@ class FileReader:
         if str(path) == "-":
             return sys.stdin.buffer.read(self._left + 1)
         is_passed = str(path).startswith(_PASSED)
-        with open(path, "rb", opener=None if is_passed else _without_waiting) as file:
+
+        def without_waiting(path: str, flags: int) -> int:  # as opening a FIFO does for its writer
+            return os.open(path, flags | os.O_NONBLOCK)
+
+        with open(path, "rb", opener=None if is_passed else without_waiting) as file:
             if not is_passed and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError(f"{path}: is not a regular file; - reads standard input")
             return file.read(self._left + 1)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opening a FIFO waits for its writer otherwise."""
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -55,7 +55,9 @@ def plain_value(text: str) -> object:
     if len(text) <= _LONGEST_NUMBER and text[0] in "+-.0123456789":
         try:
             if _INTEGER.fullmatch(text):
-                return _integer(text.replace("_", ""))
+                digits = text.lstrip("+-")
+                base = {"0b": 2, "0x": 16}.get(digits[:2], 8 if digits.startswith("0") else 10)
+                return int(text, base)
             if _FLOAT.fullmatch(text):
                 return float(text.replace("_", ""))
         except ValueError:
@@ -224,12 +226,6 @@ def _one_less(left: int) -> int:
 def _check_depth(depth: int) -> None:
     if depth > YAML_DEPTH:
         raise TextError(f"lists and maps are nested more than {YAML_DEPTH} deep")
-
-
-def _integer(text: str) -> int:
-    digits = text.lstrip("+-")
-    base = {"0b": 2, "0x": 16}.get(digits[:2], 8 if digits.startswith("0") else 10)
-    return int(text, base)
 
 
 def _refused(problem: str, event: yaml.Event) -> TextError:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 from weakref import WeakValueDictionary
 
 from extender.cluster.reservations import AssumedPod
@@ -121,7 +120,14 @@ class Binder:
                 )
             within = asked_at + LONGEST_WAIT - time.monotonic()
             assumed = await self._assume_in_turn(pod, args.node, within)
-            return await _shielded(self._send_binding(assumed)) if assumed else ""
+            if not assumed:
+                return ""
+            sending = asyncio.create_task(self._send_binding(assumed))
+            try:
+                return await asyncio.shield(sending)
+            except asyncio.CancelledError:  # a request that was sent ends, even if the caller is gone
+                await sending
+                raise
         except (BindingRefused, RequestError) as error:
             return shorten(str(error))
 
@@ -135,7 +141,10 @@ class Binder:
                 while True:
                     try:
                         await self._list_after_takeover(pod, node)
-                        return self._assume(pod, node)
+                        if (assignment := self._assignment(pod, node)) is None:
+                            return None
+                        known = self._state.pods.by_uid(pod.uid) or pod
+                        return self._state.assume(known, node, assignment, time.monotonic())
                     except Busy as busy:
                         refusal = busy
                     await asyncio.sleep(_POLL)
@@ -155,12 +164,6 @@ class Binder:
         for bound_pod in bound:
             self._state.observe_bound(bound_pod, time.monotonic())
         self._takeover.relisted(node, asked_at)
-
-    def _assume(self, pod: Pod, node: str) -> AssumedPod | None:
-        if (assignment := self._assignment(pod, node)) is None:
-            return None
-        known = self._state.pods.by_uid(pod.uid) or pod
-        return self._state.assume(known, node, assignment, time.monotonic())
 
     def _assignment(self, pod: Pod, node: str) -> Mapping[str, str] | None:
         """The annotations that assign the pod GPUs of this node; None if it is already bound there."""
@@ -205,16 +208,6 @@ class Binder:
             return False
         self._state.reconcile(pod, truth, time.monotonic())
         return truth is not None and truth.uid == pod.uid and truth.node_name == pod.node_name
-
-
-async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
-    """Wait for the coroutine, which runs to its end even if the caller is canceled."""
-    task = asyncio.create_task(sending)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
 
 
 def assign(state: State, pod: Pod, node: str) -> dict[str, str]:

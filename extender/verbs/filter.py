@@ -32,7 +32,12 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     chooses = state.devices.two_ways or has_words(request)  # so that not all devices of DRA are right
     if not (request.wants_gpu or (chooses and wants_devices(state, args.pod, request))):
-        return _without_renamed(state, args), None
+        renamed = renaming_nodes(state, args.pod, state.nodes.counted_as)
+        if not renamed:
+            return FilterResult(names=args.names), None
+        fits = np.array([name not in renamed for name in args.names], np.bool_)
+        refused = {Reason.UNREADABLE.text: args.names.where(~fits)}
+        return FilterResult(args.names.where(fits), {}, refused, which=fits), None
     if cycle := state.gangs.cycle_of(args.pod):
         state.reservations.asked_in_cycle(args.pod.uid, cycle)
     evaluation = with_gang_check(state, evaluate_in_cycle(state, args.pod, request, args.names))
@@ -54,16 +59,6 @@ def filter_nodes(
         unresolvable |= _reserved(state, args.names, evaluation)
     fits = evaluation.codes == 0
     return FilterResult(args.names.where(fits), failed, unresolvable, which=fits), evaluation
-
-
-def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
-    """All nodes except those whose GPUs the pod requests under a name that Stowage does not read."""
-    renamed = renaming_nodes(state, args.pod, state.nodes.counted_as)
-    if not renamed:
-        return FilterResult(names=args.names)
-    fits = np.array([name not in renamed for name in args.names], np.bool_)
-    refused = {Reason.UNREADABLE.text: args.names.where(~fits)}
-    return FilterResult(args.names.where(fits), {}, refused, which=fits)
 
 
 def _reserved(state: State, names: NodeNames, evaluation: Evaluation) -> dict[str, NodeNames]:

@@ -80,7 +80,11 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler retries the pod when those pods have ended
-    others = _left_to_others(state, args.pod, request, proposed)
+    others = dict[str, ProposedVictims]()
+    # Without victims, the pod fits as far as Stowage knows: another extender has refused the node.
+    if names := NodeNames.of([node for node, victims in proposed.items() if not victims]):
+        fits = evaluate(state, args.pod, request, names).codes == Reason.FITS
+        others = {node: ProposedVictims([]) for node in names.where(fits)}
     if not chosen:
         as_proposed = {
             node: ProposedVictims([*uids[node]], args.candidates[node].pdb_violations) for node in by_claims
@@ -121,18 +125,6 @@ def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -
         for node, resources in zip(nodes, dra, strict=True)
         if wants_only_dra(pod, request, resources) and reason_on(state, pod, request, node) is Reason.FITS
     }
-
-
-def _left_to_others(
-    state: State, pod: Pod, request: Request, proposed: Mapping[str, Sequence[Pod]]
-) -> dict[str, ProposedVictims]:
-    """The nodes proposed without victims where, as far as Stowage knows, the pod fits: another extender has
-    refused them."""
-    names = NodeNames.of([node for node, victims in proposed.items() if not victims])
-    if not names:
-        return {}
-    fits = evaluate(state, pod, request, names).codes == Reason.FITS
-    return {node: ProposedVictims([]) for node in names.where(fits)}
 
 
 def _victims(state: State, node: str, candidate: ProposedVictims) -> list[Pod] | None:

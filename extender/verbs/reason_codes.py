@@ -51,8 +51,10 @@ def refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, c
         codes = np.where((rows >= 0) & ~may_stack(fleet, rows), np.int8(Reason.PART_OF_A_GPU), codes)
     if state.numa:
         codes = _refuse_misaligned(state, fleet, pod, rows, codes)
-    if fleet.spot_rows:
-        codes = _refuse_spot(state, fleet, pod, rows, codes)
+    if fleet.spot_rows and state.spot == "require" and not is_restartable(pod, state.rights.queue_of(pod)):
+        # Also full nodes, because evictions do not help there. Row -1 is an unknown node.
+        refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
+        codes = np.where(refused, np.int8(Reason.ON_SPOT), codes)
     if state.large_jobs.table.current:
         codes = _refuse_reserved(state, pod, rows, codes)
     return codes
@@ -98,15 +100,6 @@ def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes
     found: Flags = codes == Reason.MISALIGNED
     found[found] = state.numa.misaligned(fleet, pod, rows[found], REFUSING, idle=True)
     return found
-
-
-def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not use one: also for full nodes,
-    because evictions do not help there. Row -1 is an unknown node."""
-    if state.spot != "require" or is_restartable(pod, state.rights.queue_of(pod)):
-        return codes
-    refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
-    return np.where(refused, np.int8(Reason.ON_SPOT), codes)
 
 
 def stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -> Flags:

@@ -15,7 +15,7 @@ pods count as such for at most a minute.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -251,12 +251,14 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
     uids: set[str] = set()
     plans: list[EvictionPlan] = []
     for node, proposed in _by_node(candidates).items():
-        known = _running(session, node, proposed)
+        on_node = session.state.pods.on_node(node) if node in session.state.nodes else ()
+        known = {bound.uid: bound for bound in on_node if bound.uid in proposed and not session.leaves(bound)}
         if session.reason(pod, request, node, later=True) is Reason.FITS:
             reasons = session.state.rules_for(pod, time.time()).why_not([*known.values()])
             uids |= {uid for uid, why in zip(known, reasons, strict=True) if not why}
-        else:
-            plans += _plans(session, pod, node, known.keys())
+        elif known:
+            with session.state.fleet.without(session.leaving_on(node)):
+                plans += plan_evictions(session.state, pod, [node], time.time(), only=known.keys())
     uids |= {victim.uid for plan in plans for victim in plan.victims if not session.leaves(victim)}
     return VolcanoVictims(Vote.PERMIT if uids else Vote.REJECT, frozenset(uids), tuple(plans))
 
@@ -268,22 +270,6 @@ def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
         if candidate.NodeName in by_node or len(by_node) < VOLCANO_NODES:
             by_node.setdefault(candidate.NodeName, set()).add(candidate.UID)
     return by_node
-
-
-def _running(session: VolcanoSession, node: str, uids: Collection[str]) -> dict[str, Pod]:
-    """The pods of these UIDs that run on the node and are not leaving it."""
-    if node not in session.state.nodes:
-        return {}
-    on_node = session.state.pods.on_node(node)
-    return {pod.uid: pod for pod in on_node if pod.uid in uids and not session.leaves(pod)}
-
-
-def _plans(session: VolcanoSession, pod: Pod, node: str, uids: Collection[str]) -> list[EvictionPlan]:
-    """The cheapest plan that evicts only these pods."""
-    if not uids:
-        return []
-    with session.state.fleet.without(session.leaving_on(node)):
-        return plan_evictions(session.state, pod, [node], time.time(), only=uids)
 
 
 def allocate(session: VolcanoSession, task: Task, pod: Pod | None) -> str:

@@ -50,10 +50,18 @@ class CostCache:
         if found is None:
             if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
                 self._costs.pop(next(iter(self._costs)), None)
-            found = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request), None
+            nodes = fleet.arrays.capacity
+            cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((4, nodes), np.float32)
+            seen, gpus = np.full(nodes, -1, np.int64), np.zeros(nodes, np.int64)
+            unknown = checked(CachedCost(seen, cost, gpus, terms, np.zeros(nodes, np.float32)))
+            found = unknown, request_args(fleet, request), None
         cached, args, computed_for = found
         if computed_for != (current := (fleet.replaced, self._size_weight)):
-            _update_devices(cached, fleet, request, self._size_weight)
+            # For another weight, or other nodes: device costs depend on the cheapest device of any node.
+            device = device_costs(fleet, request, self._size_weight)
+            if not np.array_equal(device, cached.device):
+                cached.device[:] = device
+                cached.seen.fill(-1)
             self._costs[request] = cached, args, current
         self._last = request, fleet.changes, cached
         return cached, self._nodes, args
@@ -72,18 +80,3 @@ def gpus_in(mask: int) -> tuple[int, ...]:
     if mask & (mask - 1) == 0:  # usually none or one
         return (mask.bit_length() - 1,) if mask else ()
     return tuple(g for g in range(mask.bit_length()) if mask >> g & 1)
-
-
-def _unknown_cost(nodes: int) -> CachedCost:
-    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((4, nodes), np.float32)
-    seen, gpus = np.full(nodes, -1, np.int64), np.zeros(nodes, np.int64)
-    return checked(CachedCost(seen, cost, gpus, terms, np.zeros(nodes, np.float32)))
-
-
-def _update_devices(cached: CachedCost, fleet: Fleet, request: Request, weight: float) -> None:
-    """Update the device costs for another weight, or after nodes were added or removed: they depend on the
-    cheapest device of any node."""
-    device = device_costs(fleet, request, weight)
-    if not np.array_equal(device, cached.device):
-        cached.device[:] = device
-        cached.seen.fill(-1)

@@ -217,7 +217,12 @@ def build_tables(mix: Mix, gpus: FreeGpus, minimum_milli: int = 0) -> Tables:
     sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
     frequency = [x for _, x in sized]
     memory_mib = gpus.sizes if any(shares.memory_mib for shares, _ in sized) else (0,)
-    parts = [[_part(shares, mib) for shares, _ in sized] for mib in memory_mib]
+
+    def part_of(shares: Shares, mib: int) -> Part:
+        memory_milli = shares.memory_milli + WHOLE * shares.memory_mib / max(1, mib)
+        return Part(shares.compute_milli, memory_milli, shares.count)
+
+    parts = [[part_of(shares, mib) for shares, _ in sized] for mib in memory_mib]
     bins = grid([part for of_size in parts for part in of_size])
     demands = tuple(FillDemand(of_size, frequency, bins, minimum_milli) for of_size in parts)
     found = [demand.on_empty_gpus() for demand in demands]
@@ -226,7 +231,9 @@ def build_tables(mix: Mix, gpus: FreeGpus, minimum_milli: int = 0) -> Tables:
     combined: defaultdict[Request, float] = defaultdict(float)
     for number, (_, combinations) in zip(numbers.tolist(), found, strict=True):
         for part, x in combinations:
-            combined[_combination(part, sized[0][0].resource)] += number * x
+            compute, memory = round(part.compute_milli), round(part.memory_milli)
+            on_one_gpu = Shares(1, compute, memory_milli=memory, resource=sized[0][0].resource)
+            combined[Request(shares=on_one_gpu)] += number * x
     slotted = Mix((*mix.requests, *combined), (*mix.frequency, *combined.values()))
     return Tables(mix, slotted, memory_mib, demands, ideal, stock, _blended(demands, ideal, stock))
 
@@ -234,14 +241,3 @@ def build_tables(mix: Mix, gpus: FreeGpus, minimum_milli: int = 0) -> Tables:
 def _blended(demands: tuple[FillDemand, ...], ideal: Doubles, stock: Stock) -> Floats:
     present = np.stack([demand.on_stock(states) for demand, states in zip(demands, stock, strict=True)])
     return ((1 - STOCK) * ideal + STOCK * present).astype(np.float32)
-
-
-def _part(shares: Shares, memory_mib: int) -> Part:
-    memory_milli = shares.memory_milli + WHOLE * shares.memory_mib / max(1, memory_mib)
-    return Part(shares.compute_milli, memory_milli, shares.count)
-
-
-def _combination(part: Part, resource: str) -> Request:
-    """A request for the combined size of several requests on one GPU. It requests no CPU."""
-    compute, memory = round(part.compute_milli), round(part.memory_milli)
-    return Request(shares=Shares(1, compute, memory_milli=memory, resource=resource))

@@ -102,12 +102,8 @@ class Sizes:
             *(request.together > 1, request.separate),
         )
         if kind not in self._known:
-            self._known[kind] = _mean_gpu(fleet, request)
+            sizes = gpu_sizes(fleet, request)
+            able = (fleet.arrays.compute_capacity[0] > 0) & (sizes > 0) & gives_separate(fleet, request)
+            able &= fleet.names.allowed(request)[fleet.arrays.model] > 0
+            self._known[kind] = float(sizes[able].mean()) if able.any() else 0.0
         return self._known[kind]
-
-
-def _mean_gpu(fleet: Fleet, request: Request) -> float:
-    sizes = gpu_sizes(fleet, request)
-    allowed = fleet.names.allowed(request)[fleet.arrays.model] > 0
-    able = (fleet.arrays.compute_capacity[0] > 0) & allowed & (sizes > 0) & gives_separate(fleet, request)
-    return float(sizes[able].mean()) if able.any() else 0.0

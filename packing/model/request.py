@@ -223,7 +223,11 @@ class Request(_Hashed):
             if getattr(self, name) > MOST:
                 object.__setattr__(self, name, MOST)
         if any(not 1 <= count <= MOST_DEVICES for _, count in self.devices):
-            object.__setattr__(self, "devices", tuple(_bounded(*device) for device in self.devices))
+            for name, count in self.devices:
+                if count < 1:
+                    raise ValueError(f"{name}: {count} requested, must be at least one")
+            bounded = tuple((name, min(count, MOST_DEVICES)) for name, count in self.devices)
+            object.__setattr__(self, "devices", bounded)
 
     def __hash__(self) -> int:
         try:
@@ -253,12 +257,6 @@ class Request(_Hashed):
     def wants_gpu(self) -> bool:
         """Whether the pod requests any GPU."""
         return bool(self.devices or self.shares)
-
-
-def _bounded(name: str, count: int) -> tuple[str, int]:
-    if count < 1:
-        raise ValueError(f"{name}: {count} requested, must be at least one")
-    return name, min(count, MOST_DEVICES)
 
 
 _VALUES = attrgetter(*(field.name for field in fields(Request)))

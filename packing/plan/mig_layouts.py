@@ -52,14 +52,14 @@ def layouts(placements: Mapping[str, MigPlacement]) -> list[dict[str, int]]:
             found[counts] = None
 
     extend(0, (0,) * len(names))
-    best = [layout for layout in found if not any(_contains(other, layout) for other in found)]
+
+    def is_part(layout: tuple[int, ...], larger: tuple[int, ...]) -> bool:
+        return larger != layout and all(a >= b for a, b in zip(larger, layout, strict=True))
+
+    best = [layout for layout in found if not any(is_part(layout, other) for other in found)]
     return [
         {name: n for name, n in zip(names, layout, strict=True) if n} for layout in sorted(best, reverse=True)
     ]
-
-
-def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:
-    return larger != counts and all(a >= b for a, b in zip(larger, counts, strict=True))
 
 
 class Wanted(NamedTuple):

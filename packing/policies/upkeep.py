@@ -39,7 +39,10 @@ class Upkeep:
         policy has observed. New tables include new prices. The first ones need no pods, because the policy
         may know a mix."""
         new_pods, changes = learned - self._learned, fleet.changes - self._changes
-        gpus = self._count_gpus(fleet)
+        if fleet.replaced != self._nodes_replaced:
+            self._gpus = int(np.count_nonzero(fleet.arrays.compute_capacity))
+            self._nodes_replaced = fleet.replaced
+        gpus = self._gpus
         enough_pods = new_pods >= min(NEW_PODS, max(self._learned, 1)) or (overdue and new_pods > 0)
         tables = enough_pods or (gpus > 0 and not self._planned)
         if not (tables or changes > CHANGES_PER_GPU * gpus or (overdue and changes)):
@@ -48,12 +51,6 @@ class Upkeep:
             self._learned, self._planned = learned, True
         self._changes = fleet.changes
         return Due.TABLES if tables else Due.PRICES
-
-    def _count_gpus(self, fleet: Fleet) -> int:
-        if fleet.replaced != self._nodes_replaced:
-            self._gpus = int(np.count_nonzero(fleet.arrays.compute_capacity))
-            self._nodes_replaced = fleet.replaced
-        return self._gpus
 
 
 class Arrivals:

@@ -174,18 +174,14 @@ class Prices:
         """(V, C) costs of running pods, without violations."""
         (gpus, started, saved, interval), levels = work.numbers, self._levels.size
         level = np.clip(np.searchsorted(self._levels, work.standings.numbers[0]), 0, levels - 1)
-        lost = lost_by_each(started, saved, interval, self._now)
-        grains = np.floor(gpu_seconds(gpus, lost, self._restarts(work.standings)) * _GRAIN) + _EACH_VICTIM
+        lost, restarts = lost_by_each(started, saved, interval, self._now), np.zeros(gpus.size)
+        jobs = self._disruptions.jobs
+        for column in [i for i, job in enumerate(work.standings.jobs) if job in jobs] if jobs else ():
+            restarts[column] = self._disruptions.restarts(work.standings.pods[column])
+        grains = np.floor(gpu_seconds(gpus, lost, restarts) * _GRAIN) + _EACH_VICTIM
         costs = np.zeros((gpus.size, 1 + levels))
         costs[np.arange(gpus.size), levels - level] = grains / _GRAIN
         return costs
-
-    def _restarts(self, standings: Standings) -> Doubles:
-        """(V,) number of pods that each pod's job lost before."""
-        restarts, jobs = np.zeros(len(standings.pods)), self._disruptions.jobs
-        for column in [i for i, job in enumerate(standings.jobs) if job in jobs] if jobs else ():
-            restarts[column] = self._disruptions.restarts(standings.pods[column])
-        return restarts
 
 
 def work_lost(state: State, pod: Pod, now: float) -> float:

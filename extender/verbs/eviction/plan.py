@@ -103,7 +103,10 @@ def plan_evictions(
     """
     if (request := state.request_or_none(pod)) is None:
         return []
-    required = _with_conflicts(state, pod, nodes, required or {})
+    required, conflicts = dict(required or {}), PodConflicts(state, pod)
+    for name in nodes:  # no plan leaves a pod whose anti-affinity excludes this one
+        if name in state.nodes and (excluding := conflicts.on(state.nodes[name])):
+            required[name] = [*{*required.get(name, ()), *(other.uid for other in excluding)}]
     promising = promising_nodes(state, pod, request, nodes, required)
     if not promising:
         return []
@@ -115,16 +118,6 @@ def plan_evictions(
     most = MOST_TRIALS_OF_A_PLAN if trials is None else trials
     planner = _Planner(state, rules, request, required, candidates, chooser, claims, most)
     return sorted(planner.plans(promising), key=EvictionPlan.order)
-
-
-def _with_conflicts(
-    state: State, pod: Pod, nodes: Sequence[str], required: Mapping[str, Collection[str]]
-) -> Mapping[str, Collection[str]]:
-    """``required``, and the pods whose anti-affinity excludes the pod: without evicting them, no plan."""
-    conflicts = PodConflicts(state, pod)
-    found = {name: conflicts.on(state.nodes[name]) for name in nodes if name in state.nodes}
-    uids = {name: {other.uid for other in pods} for name, pods in found.items() if pods}
-    return {**required, **{name: [*{*required.get(name, ()), *of}] for name, of in uids.items()}}
 
 
 @dataclass(slots=True)
@@ -244,7 +237,10 @@ class _Planner:
                 and not self._rules.exceeds_hourly_bound([*victims.pods, *victims.elsewhere])
             ):
                 others = self._rules.of_other_queues([*victims.pods, *victims.elsewhere])
-                plans.append(_plan(victims, room, others))
+                in_order = sorted(victims.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
+                cost = *victims.cost[:-1], victims.cost[-1] + ROOM_SECONDS * room
+                of_node = victims.node, tuple(in_order), cost, int(cost[0]), victims.elsewhere, room
+                plans.append(EvictionPlan(*of_node, of_others=others))
         return plans, failed
 
     def _room(self, evaluation: Evaluation) -> list[float]:
@@ -253,13 +249,6 @@ class _Planner:
         policy, fleet, rows = self._state.policy, self._state.fleet, evaluation.rows.tolist()
         devices = (policy.terms(fleet, self._request, row).get("device", 0.0) for row in rows)
         return [cost - device for cost, device in zip(evaluation.cost.tolist(), devices, strict=True)]
-
-
-def _plan(found: NodeVictims, room: float, of_others: int) -> EvictionPlan:
-    victims = sorted(found.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
-    cost, violations = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room), int(found.cost[0])
-    of_node = found.node, tuple(victims), cost, violations, found.elsewhere, room
-    return EvictionPlan(*of_node, of_others=of_others)
 
 
 class _FreedClaims:

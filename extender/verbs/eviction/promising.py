@@ -105,7 +105,11 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
         missing += np.maximum(asked - free[rows], 0) / max(asked, 1)
     for name, count in request.devices:
         resource = fleet.names.resources.get(name)
-        free_devices = 0 if resource is None else _free_devices(fleet, request, resource, count)[rows]
+        free_devices = np.zeros(rows.size, np.int32)
+        if resource is not None and count > 1 and separation(fleet, request) == "require":
+            free_devices = np.maximum(idle_gpus(fleet.arrays, resource), 0)[rows]
+        elif resource is not None:
+            free_devices = fleet.arrays.free_devices[resource][rows]
         missing += np.maximum(count - free_devices, 0) / count
     if (part := request.shares) and part.compute_milli:
         largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
@@ -113,11 +117,3 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
     if request.device_mib:
         missing += np.maximum(1 - largest_device(fleet, request)[rows] / request.device_mib, 0)
     return missing
-
-
-def _free_devices(fleet: Fleet, request: Request, resource: int, count: int) -> npt.NDArray[np.int32]:
-    """(N,) free devices that the request can use; at least 0."""
-    if count > 1 and separation(fleet, request) == "require":
-        return np.maximum(idle_gpus(fleet.arrays, resource), 0)
-    free: npt.NDArray[np.int32] = fleet.arrays.free_devices[resource]
-    return free

@@ -11,8 +11,7 @@ from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.queues.disruptions import NO_QUEUE_LABEL
 from extender.server.service import Service
-from extender.server.tls import Tls
-from extender.server.tls_files import TlsFiles
+from extender.server.tls import Tls, TlsFiles
 from extender.settings import Settings
 from extender.source.interface import WatchStatus
 from extender.source.rest import Refused

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.server.tls_files import TlsFiles, load
+from extender.server.tls import TlsFiles, load
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tls.md").read_text()

@@ -224,7 +224,7 @@ def _serve(args: argparse.Namespace) -> int:
     from extender.cli.precompile import prepare_kernels
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
-    from extender.server.tls_files import TlsError
+    from extender.server.tls import TlsError
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.errors import SourceError
@@ -250,8 +250,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _tls_of(args: argparse.Namespace, registry: CollectorRegistry) -> Tls | None:
     """Raises ``TlsError`` if the files are unusable."""
-    from extender.server.tls import Tls
-    from extender.server.tls_files import TlsFiles
+    from extender.server.tls import Tls, TlsFiles
 
     if args.tls_cert is None:
         return None

@@ -119,7 +119,7 @@ class Port(uvicorn.Server):
         if self._tls:
             limits = {"ssl_handshake_timeout": HEADER_SECONDS, "ssl_shutdown_timeout": HEADER_SECONDS}
         try:
-            with suppress(OSError):  # tls_files.py counts the failures
+            with suppress(OSError):  # ``tls.Handshake`` counts the failures
                 tls = self._tls() if self._tls else None
                 await loop.connect_accepted_socket(lambda: connection, sock, ssl=tls, **limits)
         finally:

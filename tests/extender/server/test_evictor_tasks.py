@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from extender.evictor import book, large_jobs
+from extender.server import leader_elector
 from extender.server.service import Service
 from extender.settings import Settings
-from extender.source import leader_election
 from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.extender.apiserver import ApiServer, source_of
@@ -28,7 +28,7 @@ Start = Callable[..., Service]
 @pytest.fixture
 def api(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(book, "SETTLE", 0.0)
-    monkeypatch.setattr(leader_election, "RETRY", 1 / 150)  # the other replica takes over soon
+    monkeypatch.setattr(leader_elector, "RETRY", 1 / 150)  # the other replica takes over soon
     api.put(node("n1"))
     api.put(pod("v", "n1"))
     api.put(pod("p"))

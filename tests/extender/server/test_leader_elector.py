@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from extender.k8s.objects import Event, Pod, Upserted
-from extender.server.leader_elector import LeaderElector
+from extender.server.leader_elector import LeaderElector, Lease
 from extender.source.apiserver import KubeSource
 from extender.source.errors import BindError
-from extender.source.leader_election import Lease
 from tests.examples import some
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
 

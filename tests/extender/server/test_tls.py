@@ -21,8 +21,7 @@ from extender.server import port as ports
 from extender.server import run as serve
 from extender.server.app import create_app
 from extender.server.service import Service
-from extender.server.tls import Tls
-from extender.server.tls_files import TlsError, TlsFiles, load
+from extender.server.tls import Tls, TlsError, TlsFiles, load
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.untrusted.limits import TLS_FILE

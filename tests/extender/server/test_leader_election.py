@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.source.leader_election import Election, LeaseRecord, released
+from extender.server.leader_elector import Election, LeaseRecord, released
 
 LEASE = 15
 TIMESTAMP = "2026-01-01T00:00:00.000000Z"

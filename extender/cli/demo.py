@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(cluster: Snapshot, settings: Settings, args: argparse.Namespace) -> None:
-    """Serve until Ctrl-C."""
     from extender.cli.arguments import version
     from extender.server.run import run as serve
     from extender.server.service import Service

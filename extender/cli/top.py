@@ -348,7 +348,6 @@ def render(
 
 
 def _pending(found: Overview, now: float, width: int) -> list[str]:
-    """The pending pods as a table, and the number of others."""
     table = _table(_WAITING_HEAD, [_waiting_row(line, now) for line in found.waiting], width)
     return [*table, *([f"and {found.more_waiting} more pending"] if found.more_waiting else [])]
 

@@ -238,7 +238,6 @@ class Consolidation:
         return affordable and self._actions.bucket.allows(len(room.moves), self._clock())
 
     async def _move(self, job: Job, room: RoomByMoves) -> None:
-        """Reserve room for each pod that moves, and evict them."""
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
         ends = self._clock() + longest_grace(self._state, plan.to_evict) + seconds
         for move in room.moves:

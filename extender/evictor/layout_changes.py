@@ -265,7 +265,6 @@ class LayoutChanges:
         self._waited.keep(self._seconds.keys())
 
     async def _begin(self, candidates: Sequence[ChangeableNode], pods: Sequence[Pod]) -> None:
-        """Begin the change with the lowest price, if it is worthwhile."""
         if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, pods):
             return
         self._next = self._clock() + _AGAIN
@@ -302,7 +301,6 @@ class LayoutChanges:
         return self._rule.is_worth(lost, starting)
 
     def _lost(self, found: ChangeableNode) -> float | None:
-        """See ``possible_changes``."""
         room = moves_off(self._state, found.node.name, self._wall(), rule_of(self._settings))
         if room is None:
             return None

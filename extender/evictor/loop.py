@@ -110,7 +110,6 @@ class Evictor:
         self.actions.metrics.round_ended(self._clock() - began, skipped)
 
     async def _keep_holds(self) -> None:
-        """Renew, release or forget the room that is held."""
         book, seconds = self._book, self._settings.nomination_seconds
         for uid, hold in list(book.holds.items()):
             pod = self._state.pods.by_uid(uid)

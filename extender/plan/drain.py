@@ -158,10 +158,18 @@ def drain_report(
     today = trial.figures()
     plan, outcome = _drain_that_holds(trial, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
+    stays = sorted((plan.stays | plan.apart).items())
+    waiting = [(pod, node, "") for pod, node in plan.started.items()]
+    waiting += [(pod, "-", why) for pod, why in plan.waiting.items()]
     return Report(
         f"Fewest nodes for this workload: {name}",
         _sentences(plan),
-        [_nodes(plan, outcome), _moves(plan, outcome), _stays(plan), _waiting(plan)],
+        [
+            _nodes(plan, outcome),
+            _moves(plan, outcome),
+            Table("stays", "Nodes to keep", ("node", "why"), stays),
+            Table("waiting", "Pending pods", ("pod", "starts on", "why not"), waiting),
+        ],
         [
             _nodes_gain(plan, outcome),
             Gain("removable nodes", 0, len(plan.goes), len(outcome.removed)),
@@ -234,16 +242,6 @@ def _moves(plan: Drain, outcome: Outcome) -> Table:
     ]
     title = "Moves (to: the planned node; replayed: the node that the scheduler chooses)"
     return Table("moves", title, ("pod", "from", "to", "replayed"), rows)
-
-
-def _stays(plan: Drain) -> Table:
-    return Table("stays", "Nodes to keep", ("node", "why"), sorted((plan.stays | plan.apart).items()))
-
-
-def _waiting(plan: Drain) -> Table:
-    rows = [(pod, node, "") for pod, node in plan.started.items()]
-    rows += [(pod, "-", why) for pod, why in plan.waiting.items()]
-    return Table("waiting", "Pending pods", ("pod", "starts on", "why not"), rows)
 
 
 def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, progress: Progress) -> Report:

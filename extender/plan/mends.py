@@ -148,7 +148,6 @@ class Mender:
 
     @cached_property
     def _trial(self) -> Trial:
-        """The cluster as it is today."""
         trial = trial_of(self.state, real_moves=True)
         self._start = trial.savepoint()
         return trial
@@ -182,7 +181,6 @@ class Mender:
         return Mend(command, round(max(sum(then.values()) - sum(before.values()), 0.0), 2), starts)
 
     def _tried(self, command: str, events: Sequence[Upserted | Deleted]) -> Mend:
-        """The gain of a cluster after these events."""
         today = self._today
         with self._after(events) as then:
             return self._gain(command, today, self._started(then))
@@ -242,7 +240,8 @@ class Mender:
             asked = Question(state, pod, state.request_of(pod), all_candidates(state, pod), ())
             fixes = (opening.fix for opening in openings(asked)[0] if opening.fits)
             new = next(((fix.said, fix.pod) for fix in fixes if fix.pod and fix.change), None)
-            alike = [other for other in self._pending if _is_like(other, pod)]
+            template = pod.namespace, pod.spec, pod.scheduling_constraints
+            alike = [p for p in self._pending if (p.namespace, p.spec, p.scheduling_constraints) == template]
             seen |= {other.key for other in alike}
             if new:
                 events += [Upserted(changed_like(other, pod, new[1])) for other in alike]
@@ -292,12 +291,6 @@ class Mender:
     @cached_property
     def _pending(self) -> list[Pod]:
         return [self.state.pods[key] for key in self.state.pods.waiting]
-
-
-def _is_like(other: Pod, pod: Pod) -> bool:
-    """Whether one template made both."""
-    same_rules = other.scheduling_constraints == pod.scheduling_constraints
-    return other.namespace == pod.namespace and other.spec == pod.spec and same_rules
 
 
 def _explain(parts: Sequence[Part]) -> str:

@@ -108,7 +108,6 @@ def _growth(trial: Trial, plan: MigPlan, growth: float) -> Iterator[Item]:
 
 
 def _devices(items: Collection[Item] | Iterator[Item]) -> DeviceCounts:
-    """GPUs and MIG instances that these pods request."""
     total: DeviceCounts = Counter()
     for item in items:
         total.update({n: c for n, c in item.request.devices if n == WHOLE or n.startswith(MIG_PREFIX)})
@@ -130,10 +129,14 @@ def _best(
 
     def lost(found: ChangeableNode) -> float | None:
         row = trial.fleet.rows[found.node.name]
-        if why := _stuck(trial, row):
-            plan.stuck[found.node.name] = why
-            return None
-        return rule.lost(found.gpus, sum(_lost(trial, item) for item in items_on(trial, row)), math.inf)
+        for key, staying in sorted(trial.staying_on[row].items()):
+            if staying.held and staying.held.has_gpus:
+                plan.stuck[found.node.name] = f"{key}: {staying.why}"
+                return None
+        state, running = trial.state, [item for item in items_on(trial, row) if item.home >= 0]
+        now = moment_of(state.pods.values())
+        each = (lost_by_move(state, state.pods[item.key], trial.held[item.key], now) for item in running)
+        return rule.lost(found.gpus, sum(each), math.inf)
 
     changes = possible_changes(trial.state, source.settings, left, pods, lost)
 
@@ -147,25 +150,9 @@ def _per_gpu(found: ChangeableNode, layout: NodeLayout) -> frozenset[tuple[str, 
     return frozenset((name, count / found.gpus) for name, count in layout.devices.items())
 
 
-def _stuck(trial: Trial, row: int) -> str:
-    """Why the node cannot change: the first pod that holds a GPU there and cannot move."""
-    for key, staying in sorted(trial.staying_on[row].items()):
-        if staying.held and staying.held.has_gpus:
-            return f"{key}: {staying.why}"
-    return ""
-
-
 def items_on(trial: Trial, row: int) -> list[Item]:
     """The movable pods with GPUs on a node."""
     return [item for item in trial.items_on(row) if item.request.wants_gpu]
-
-
-def _lost(trial: Trial, item: Item) -> float:
-    """GPU-seconds that the pod loses when it moves; 0 if it has not started."""
-    if item.home < 0:
-        return 0.0
-    now = moment_of(trial.state.pods.values())
-    return lost_by_move(trial.state, trial.state.pods[item.key], trial.held[item.key], now)
 
 
 def in_use(trial: Trial) -> DeviceCounts:

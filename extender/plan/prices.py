@@ -100,7 +100,10 @@ def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, N
     for spec in specs:
         if not spec.gpus:
             continue
-        price = _price(prices, spec, nodes.get(spec.name))
+        node = nodes.get(spec.name)
+        price = prices.instance_types.get(node.labels.get(INSTANCE_TYPE, "")) if node else None
+        if price is None and (each := number_for(prices.gpus, spec.model, spec.product)) is not None:
+            price = each * len(spec.gpus)
         if price is not None and spec.spot:
             lacks_spot |= prices.spot is None
             price = None if prices.spot is None else price * prices.spot
@@ -115,12 +118,3 @@ def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, N
 def costs_in(state: State, prices: PriceFile | None) -> NodeCosts:
     """The costs of the nodes in this state; none without prices."""
     return costs_of(prices, filter(None, state.fleet.specs), state.nodes) if prices else NO_COSTS
-
-
-def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:
-    """Price per hour, None if unknown."""
-    instance_type = node.labels.get(INSTANCE_TYPE, "") if node else ""
-    if instance_type in prices.instance_types:
-        return prices.instance_types[instance_type]
-    price = number_for(prices.gpus, spec.model, spec.product)
-    return None if price is None else price * len(spec.gpus)

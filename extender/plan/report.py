@@ -102,7 +102,10 @@ def as_text(report: Report, width: int = 0) -> str:
                 lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json lists all)")
     if report.gains:
         head = ("", report.compared_with, "promised", "replayed", "")
-        rows = [_gain_row(gain) for gain in report.gains]
+        rows = list[tuple[Cell, ...]]()
+        for gain in report.gains:
+            figures = map(_text, (gain.today, gain.promised, gain.replayed))
+            rows.append((gain.what, *figures, "" if gain.agrees else "differs"))
         lines += ["", "The plan, replayed on the engine:", *aligned([head, *rows], width)]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
@@ -122,11 +125,6 @@ def figure_gains(*figures: Fragmentation) -> list[Gain]:
 
 def _wrapped(texts: Sequence[str], width: int) -> list[str]:
     return [line for text in texts for line in wrapped(text, width)]
-
-
-def _gain_row(gain: Gain) -> tuple[Cell, ...]:
-    figures = (_text(figure) for figure in (gain.today, gain.promised, gain.replayed))
-    return gain.what, *figures, "" if gain.agrees else "differs"
 
 
 def aligned(rows: Sequence[Sequence[Cell]], width: int = 0) -> list[str]:

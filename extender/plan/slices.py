@@ -114,19 +114,13 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
         else:
             plan.candidates.append(SliceMove(item, trial.name(item.home), use, source))
     plan.candidates.sort(key=lambda candidate: (-(candidate.use.memory_mib or 0), candidate.item.key))
-    slices = _slices(trial)
-    plan.candidates = [_placed(trial, candidate, slices, margin) for candidate in plan.candidates]
-    return plan
-
-
-def _slices(trial: Trial) -> dict[Slice, Flags]:
-    """The kinds of devices of nodes that accept pods, each with its nodes (N,)."""
-    found = defaultdict[Slice, Flags](lambda: np.zeros(trial.open.size, np.bool_))
+    slices = defaultdict[Slice, Flags](lambda: np.zeros(trial.open.size, np.bool_))
     for row in trial.gpu_rows:
         if spec := trial.fleet.specs[row]:
             for size in _devices_of(spec, float(trial.fleet.arrays.gpu_value[row])):
-                found[size][row] = True
-    return found
+                slices[size][row] = True
+    plan.candidates = [_placed(trial, candidate, slices, margin) for candidate in plan.candidates]
+    return plan
 
 
 def _devices_of(spec: NodeSpec, value: float) -> Iterator[Slice]:
@@ -244,8 +238,17 @@ def slices_report(
     """Pods with a whole GPU that would fit a slice or a smaller GPU. ``trial`` is not usable afterwards."""
     progress("slices", 0.0)
     today = trial.figures().whole
-    plan = plan_slices(trial, measured, margin)
-    plan, outcome = largest_that_holds(plan, lambda proposed: _carried_out(source, proposed.moves), _smaller)
+
+    def smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:  # some slices go to another pod
+        lost = outcome.unplaced
+        plan.candidates = [replace(c, target="") if c.item.key in lost else c for c in plan.candidates]
+        return plan if lost else None
+
+    plan, outcome = largest_that_holds(
+        plan_slices(trial, measured, margin),
+        lambda proposed: _carried_out(source, proposed.moves),
+        smaller,
+    )
     progress("slices", 1.0)
     moves, freed = len(plan.moves), sum(move.frees for move in plan.moves)
     return Report(
@@ -259,13 +262,6 @@ def slices_report(
         outcome.problems,
         [_BUSY, UNKNOWN],
     )
-
-
-def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
-    """The plan without the moves that failed because the slice was allocated to another pod."""
-    lost = outcome.unplaced
-    plan.candidates = [replace(c, target="") if c.item.key in lost else c for c in plan.candidates]
-    return plan if lost else None
 
 
 def _carried_out(source: ClusterSource, moves: list[SliceMove]) -> Outcome:

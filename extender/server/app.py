@@ -148,8 +148,6 @@ def _status(service: Service, paths: str) -> str:
 
 
 class _DebugRoutes:
-    """Known nodes and pods, and the reasons for decisions. Read-only except for the log level."""
-
     def __init__(self, service: Service, bodies: BodyBudget) -> None:
         self._service, self._bodies = service, bodies
         self._dumping = asyncio.Lock()
@@ -347,7 +345,6 @@ class _DebugRoutes:
         return _json(view)
 
     async def _explained(self, request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
-        """The answer about the manifest in the body."""
         body = await self._body(request, limits.EXPLAIN_BODY)
         try:
             return _json(await answer(body.decode()))

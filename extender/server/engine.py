@@ -260,7 +260,6 @@ class Engine:
         outcome: str,
         seconds: float,
     ) -> None:
-        """After the answer of filter."""
         self._last_filter.prepare()
         if found is not None:
             self._metrics.nodes_filtered(found.counts())
@@ -281,7 +280,6 @@ class Engine:
         return answer.reply, "scored"
 
     def _prioritized(self, answer: Scored, seconds: float) -> None:
-        """After the answer of prioritize."""
         args, text = answer.args, f"{answer.scores.size} nodes scored"
         pod, best = args.pod.key, answer.best
         log_decision(_log, text, "prioritize", pod, node=best, result="scored", seconds=seconds)
@@ -325,7 +323,6 @@ class Engine:
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
     def _log_preemption(self, pod: Pod, result: Preemption, proposed: int, seconds: float) -> None:
-        """Log, count and keep an answer."""
         queue_of = self.state.rights.queues.name_of
         for plan in result.plans:
             self._metrics.victims_proposed([queue_of(victim) for victim in plan.victims], queue_of(pod))
@@ -355,7 +352,6 @@ class Engine:
         return bind_error(error), outcome
 
     def _pod_bound(self, pod: Pod) -> None:
-        """Observe the wait of a pod that has been bound."""
         self.inspector.starts.bound(pod)
         if pod.created and bound_request(pod).request.wants_gpu:
             waited = max(0.0, time.time() - pod.created)

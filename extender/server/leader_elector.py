@@ -231,8 +231,14 @@ class LeaderElector:
         self._election.resign()
         while self._running_writes:
             await asyncio.sleep(_POLL)
+
+        def release() -> None:
+            record = self._lease.read()
+            if record.holder == self._election.identity:
+                self._lease.write(released(record, micro_time()))
+
         try:
-            await self._in_thread(self._release)
+            await self._in_thread(release)
         except LeaseError as error:
             _log.warning("the Lease was not released, so others must wait until it expires: %s", error)
 
@@ -269,11 +275,6 @@ class LeaderElector:
         await self._source.relist()
         self._listed_in_term = max(term, self._listed_in_term)  # an earlier term may end its list later
         _log.info("is the leader and may write")
-
-    def _release(self) -> None:
-        record = self._lease.read()
-        if record.holder == self._election.identity:
-            self._lease.write(released(record, micro_time()))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

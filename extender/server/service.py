@@ -261,7 +261,6 @@ class Service:
         return self._elector.waiting_for() if self._elector else ""
 
     def _collect(self) -> Iterator[Metric]:
-        """The metrics that are computed at each scrape."""
         runs = {(self.version, platform.python_version()): 1}
         yield gauge("build_info", "Always 1; the labels are the versions.", runs, "version", "python")
         if self._elector is not None:

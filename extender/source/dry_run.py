@@ -46,7 +46,6 @@ def dry_run(rest: RestClient, manifest: str, name: str) -> tuple[str, list[Outco
 
 
 def _complete(server: _ApiServer, obj: dict[str, Any]) -> Iterator[Outcome]:
-    """Complete the pods of an object in place."""
     version, kind, metadata = obj.get("apiVersion"), obj.get("kind"), as_map(obj.get("metadata"))
     uid, templates = metadata.get("uid"), [*pod_templates(obj, (), 1)]
     exists, is_pod = bool(uid), kind == "Pod"
@@ -74,8 +73,6 @@ def _complete(server: _ApiServer, obj: dict[str, Any]) -> Iterator[Outcome]:
 
 
 class _ApiServer:
-    """Dry runs until the time is over."""
-
     def __init__(self, rest: RestClient) -> None:
         self._rest, self._until = rest, time.monotonic() + DRY_RUN_SECONDS
         self._resources: dict[str, list[Any]] = {}
@@ -108,7 +105,6 @@ class _ApiServer:
         return created["metadata"].get("uid"), Outcome(complete=True)
 
     def _path(self, version: str, kind: str, namespace: str) -> str:
-        """The path of the objects of this kind."""
         root = quote(f"/apis/{version}" if "/" in version else f"/api/{version}")
         if root not in self._resources:
             self._resources[root] = as_list(self._exchange("GET", root).get("resources"))

@@ -189,7 +189,6 @@ class EvictorApi:
         await self._write("PATCH", f"{pod_path(pod)}/status", patch, content_type=_JSON_PATCH)
 
     async def _write(self, method: str, path: str, body: object, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Send a write before its deadline, and return the answer."""
         until = time.monotonic() + self._rest.timeouts.bind
 
         def write() -> dict[str, Any]:

@@ -86,7 +86,9 @@ class Shard:
     def run(self, apply: Apply) -> None:
         """Let in nodes that have joined, until ``stop``."""
         while not self._stopping:
-            for name in self._due():
+            with self._lock:
+                due = [name for name, held_back in self._joining.items() if held_back.due <= self._now()]
+            for name in due:
                 self.let_in(name, apply)
             with self._lock:
                 next_due = min((held_back.due for held_back in self._joining.values()), default=None)

@@ -130,7 +130,6 @@ def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:
 
 
 def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (any document)
-    """The objects of a list, or the one object."""
     items = document
     if isinstance(document, dict):
         items = document.get("items") if as_text(document.get("kind")).endswith("List") else [document]

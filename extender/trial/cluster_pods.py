@@ -152,7 +152,6 @@ def trial_of(
 
 
 def _set_apart(trial: Trial, state: State) -> None:
-    """Record the nodes with GPUs on which the trial places no pods."""
     for name, row in sorted(state.fleet.rows.items()):
         spec, hidden = state.fleet.specs[row], unoffered(state, name)
         if hidden or (spec and spec.gpus and not trial.open[row]):
@@ -162,7 +161,6 @@ def _set_apart(trial: Trial, state: State) -> None:
 
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
-    """Add the pending pods."""
     for pod in pods_waiting_for_devices(state):
         try:
             request = state.request_of(pod)

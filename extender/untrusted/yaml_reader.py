@@ -55,9 +55,10 @@ def plain_value(text: str) -> object:
     if len(text) <= _LONGEST_NUMBER and text[0] in "+-.0123456789":
         try:
             if _INTEGER.fullmatch(text):
-                digits = text.lstrip("+-")
+                number = text.replace("_", "")
+                digits = number.lstrip("+-")
                 base = {"0b": 2, "0x": 16}.get(digits[:2], 8 if digits.startswith("0") else 10)
-                return int(text, base)
+                return int(number, base)
             if _FLOAT.fullmatch(text):
                 return float(text.replace("_", ""))
         except ValueError:

@@ -164,7 +164,6 @@ def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str]
 
 
 def _has_just_come(state: State, pod: Pod, now: float) -> bool:
-    """Whether the pod fits on a node where a pod has just ended."""
     rejection = state.node_filter(pod).rejection
     known = (node for node in state.pods.just_ended(now) if node in state.nodes)
     ended = [node for node in known if not rejection(state.nodes[node])]

@@ -104,6 +104,5 @@ class LastFilter:
 
 
 def _scored_again(args: FilterArgs, evaluation: Evaluation, which: Flags) -> Scored:
-    """The answer for the nodes that filter has returned."""
     evaluation = evaluation.only(which)
     return scored(args, scores_of(evaluation), evaluation)

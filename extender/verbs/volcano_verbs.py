@@ -264,7 +264,6 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
 
 
 def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
-    """The UIDs of the candidates by node, for the first nodes."""
     by_node: dict[str, set[str]] = {}
     for candidate in candidates:
         if candidate.NodeName in by_node or len(by_node) < VOLCANO_NODES:

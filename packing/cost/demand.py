@@ -6,7 +6,7 @@ The slots of ``slots.py`` and the pattern LP of ``fill_tables.py`` are weighted 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
@@ -76,7 +76,10 @@ class Mix:
             memory[kind] += weight * request.memory_mib
         ranked = _ranked(weights)
         frequent: set[Request] = set()
-        for kinds, measure in product(_by_node_set(ranked), measures):
+        by_node_set: defaultdict[Hashable, list[Request]] = defaultdict(list)
+        for kind in ranked:
+            by_node_set[kind.node_set].append(kind)
+        for kinds, measure in product(by_node_set.values(), measures):
             frequent |= _covering({kind: weights[kind] * measure(kind) for kind in kinds})
         kept = [kind for kind in ranked if kind in frequent]
         total = sum(weights[kind] for kind in kept)
@@ -98,7 +101,6 @@ class Mix:
 
 @lru_cache(maxsize=MOST_TYPES)
 def _kind(request: Request) -> Request:
-    """The request without its host memory."""
     return replace(request, memory_bytes=0)
 
 
@@ -109,14 +111,6 @@ def _ranked(weights: Mapping[Request, float]) -> list[Request]:
         equal = list(group)
         ranked += sorted(equal, key=repr) if len(equal) > 1 else equal
     return ranked
-
-
-def _by_node_set(kinds: Iterable[Request]) -> Iterable[Sequence[Request]]:
-    """The types grouped by their required set of nodes, in the same order."""
-    groups: defaultdict[Hashable, list[Request]] = defaultdict(list)
-    for kind in kinds:
-        groups[kind.node_set].append(kind)
-    return groups.values()
 
 
 def _covering(asked: Mapping[Request, float]) -> set[Request]:

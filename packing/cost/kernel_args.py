@@ -208,7 +208,6 @@ def _devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], 
 
 
 def _amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
-    """The rows of ``amounts`` for each request: (10, T)."""
     amounts = np.array([_amounts(fleet, request) for request in requests], np.float64).reshape(-1, AMOUNTS)
     return np.ascontiguousarray(amounts.clip(max=_MANY).astype(np.float32).T)
 

@@ -97,7 +97,6 @@ def _solve(
 
 
 def _pattern(pick: Longs, sizes: Longs, i: int, j: int) -> Longs:
-    """The multiset of requests behind the table's value at (i, j)."""
     pattern = np.zeros(len(sizes), np.int64)
     while (t := pick[i, j]) >= 0:
         pattern[t] += 1

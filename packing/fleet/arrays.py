@@ -139,7 +139,10 @@ class NodeArrays:
         """Write a node without any pods; ``pools`` are the indices of its pools' resources."""
         self.blocked[row], self.cuda[row] = spec.blocked, min(spec.cuda, LARGEST)
         self.spot[row] = spec.spot
-        self.nvlink[row] = _nvlink(spec)
+        self.nvlink[row] = NVLINK_UNKNOWN
+        if spec.islands or spec.no_nvlink:
+            several = SEVERAL_GROUPS if spec.plugin_keeps_islands else MIXED_GROUPS
+            self.nvlink[row] = ONE_ISLAND if len(spec.peers) == 1 else several
         self.max_island[row] = max(map(len, spec.peers), default=0)
         self.total_cpu[row], self.total_memory[row] = min(spec.cpu_milli, MOST), min(spec.memory_bytes, MOST)
         self.cpu_capacity[row] = min(spec.cpu_milli, LARGEST)
@@ -205,14 +208,6 @@ class NodeArrays:
             self.grown += 1
             for name in names:
                 setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
-
-
-def _nvlink(spec: NodeSpec) -> int:
-    if not (spec.islands or spec.no_nvlink):
-        return NVLINK_UNKNOWN
-    if len(spec.peers) == 1:
-        return ONE_ISLAND
-    return SEVERAL_GROUPS if spec.plugin_keeps_islands else MIXED_GROUPS
 
 
 def _floats(*shape: int) -> Floats:

@@ -123,7 +123,9 @@ def fragmentation(
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
     """The figures of all ``offered`` nodes (N,), and those by GPU model ("" for unknown ones).
     ``by_memory``: as for ``free_compute``."""
-    names, model = _models(fleet)
+    of_kind = [kind.model or "" for kind in fleet.names.kinds]
+    unique, place = np.unique(of_kind, return_inverse=True)
+    names, model = unique.tolist(), place[fleet.arrays.model]  # of each node (N,) the index of its name
     sums, largest = _by_node(fleet, offered, beside, by_memory)
 
     def figures(nodes: Bools) -> Fragmentation:
@@ -135,14 +137,6 @@ def fragmentation(
     return figures(np.ones_like(offered)), {
         name: of_model for name, of_model in by_model.items() if of_model.nodes
     }
-
-
-def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The names of models, "" for unknown ones, and (N,) the index of each node's model among them."""
-    of_kind = [kind.model or "" for kind in fleet.names.kinds]
-    names, place = np.unique(of_kind, return_inverse=True)
-    of_node: npt.NDArray[np.int64] = place[fleet.arrays.model]
-    return names.tolist(), of_node
 
 
 def _by_node(

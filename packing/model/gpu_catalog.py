@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import resources
 from statistics import geometric_mean
-from typing import Any
 
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
 _PRODUCT_PROFILE = re.compile(r"INVALID|\d{1,2}g\.\d{1,4}gb[A-Za-z0-9.-]{0,32}", re.ASCII)
@@ -152,7 +151,13 @@ def named_model(name: str | None) -> Model | None:
 def models() -> tuple[Model, ...]:
     """All models of the catalog, in file order."""
     data = json.loads(resources.files("packing").joinpath("data/gpus.json").read_text())
-    geometries = {name: _geometry(entry) for name, entry in data["geometries"].items()}
+    geometries = dict[str, Geometry]()
+    for name, entry in data["geometries"].items():
+        placements = tuple(
+            MigPlacement(p["compute"], p["size"], tuple(p["starts"]), ("", *p.get("attributes", ())))
+            for p in entry["placements"]
+        )
+        geometries[name] = Geometry(entry["compute_slices"], entry["memory_slices"], placements)
     return tuple(
         Model(
             m["name"],
@@ -165,14 +170,6 @@ def models() -> tuple[Model, ...]:
         )
         for m in data["models"]
     )
-
-
-def _geometry(entry: dict[str, Any]) -> Geometry:
-    placements = tuple(
-        MigPlacement(p["compute"], p["size"], tuple(p["starts"]), ("", *p.get("attributes", ())))
-        for p in entry["placements"]
-    )
-    return Geometry(entry["compute_slices"], entry["memory_slices"], placements)
 
 
 _FP16, _MIB = 312.0, 81920.0

@@ -58,15 +58,12 @@ def sure_peers(groups: tuple[int, ...], free: int, together: tuple[int, ...] = (
         return max(free, 0)
     for k in range(min(free, max(groups, default=0)), 1, -1):
         scattered = sum(min(size, k - 1) for size in groups)
-        if free > scattered - sum(_blocked(groups, count, k - 1) for count in together):
+        for count in together:  # of one group, which lower its part of the sum by at least this
+            lowered = (min(size, k - 1) - min(size - count, k - 1) for size in groups if size >= count)
+            scattered -= min(lowered, default=0)
+        if free > scattered:
             return k
     return min(max(free, 0), 1)
-
-
-def _blocked(groups: tuple[int, ...], count: int, most: int) -> int:
-    """Minimum by which ``count`` devices of one group lower its part of the sum."""
-    lowered = (min(size, most) - min(size - count, most) for size in groups if size >= count)
-    return min(lowered, default=0)
 
 
 def _item(item: str, value: str) -> range:

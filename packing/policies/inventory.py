@@ -97,7 +97,6 @@ class InventoryPolicy:
         return None
 
     def _price(self, fleet: Fleet) -> None:
-        """Update the prices for the present state of the fleet."""
         if self._priced is not None and self._priced.has_nodes_of(fleet):
             self._price_slots(self._priced, fleet)
         elif self._priced is not None:

@@ -85,7 +85,6 @@ class Holdings:
 
 
 def _add_amounts(freed: Doubles, rows: NodeRows, held: Iterable[Allocation]) -> None:
-    """Add the amounts that a victim frees in each row."""
     for allocation in held:
         freed[CPU_ROW] += allocation.cpu_milli
         freed[MEMORY_ROW] += allocation.memory_bytes

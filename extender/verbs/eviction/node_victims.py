@@ -94,7 +94,6 @@ class VictimChooser:
         return found or self._cheapest(candidates, required, search, frozenset())
 
     def _gangs_of(self, candidates: NodeCandidates) -> dict[int, Gang]:
-        """The gangs of candidates by column."""
         standings, gang_of = candidates.pods.work.standings, self._state.gangs.gang_of
         found = ((i, gang_of(standings.pods[i])) for i in standings.in_gangs if candidates.may_leave[i])
         return {i: gang for i, gang in found if gang is not None}
@@ -197,7 +196,6 @@ class VictimChooser:
         return max(0, len(self._running_members(gang.key)) - gang.minimum)
 
     def _running_members(self, key: str) -> list[Pod]:
-        """The members that run and will continue."""
         if key not in self._members:
             members, bound = self._state.gangs.members(key), self._state.pods.is_bound
             self._members[key] = [pod for pod in members if not pod.deleting and bound(pod.uid)]

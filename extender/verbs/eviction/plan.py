@@ -122,8 +122,6 @@ def plan_evictions(
 
 @dataclass(slots=True)
 class _Planner:
-    """Plans for one pod at one time."""
-
     _state: State
     _rules: EvictionRules
     _request: Request

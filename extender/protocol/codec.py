@@ -112,13 +112,6 @@ class PreemptArgs:
     candidates: dict[str, ProposedVictims]
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptResult:
-    """The remaining candidates by node name. Without any, there is no preemption."""
-
-    candidates: Mapping[str, ProposedVictims] = field(default_factory=dict)
-
-
 Watched: TypeAlias = Callable[[str], Pod | None]
 """Maps a UID to the pod as observed by the watch, None if it has not been observed."""
 
@@ -259,11 +252,12 @@ def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
     return hosts + b"]"
 
 
-def encode_preempt(result: PreemptResult) -> bytes:
-    """A preempt reply, with victims in the short form."""
+def encode_preempt(candidates: Mapping[str, ProposedVictims]) -> bytes:
+    """A preempt reply with the remaining candidates by node, and victims in the short form. Without any,
+    there is no preemption."""
     victims = {
         name: MetaVictims([*map(MetaPod, kept.victims)], kept.pdb_violations)
-        for name, kept in result.candidates.items()
+        for name, kept in candidates.items()
     }
     return encode(ExtenderPreemptionResult(victims))
 

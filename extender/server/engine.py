@@ -320,7 +320,7 @@ class Engine:
             self.tracing.note(pod=args.pod.key, nodes=nodes, answered=answered)
         self._named_victims.remember_named(uid, result.candidates, now)
         self._log_preemption(args.pod, result, len(args.candidates), time.perf_counter() - started)
-        return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
+        return codec.encode_preempt(result.candidates), "victims" if result.candidates else "no_victims"
 
     def _log_preemption(self, pod: Pod, result: Preemption, proposed: int, seconds: float) -> None:
         queue_of = self.state.rights.queues.name_of

@@ -85,7 +85,7 @@ class Gauges:
         yield from self._of_teams()
         yield from self._of_demand()
         yield from self._of_forecasts()
-        yield from self._of_reservations()
+
         if self._found is not None:
             yield from _waiting(self._found)
             yield from _fleet(self._found)
@@ -133,13 +133,11 @@ class Gauges:
         text = "Refusals of filter and preempt, by the result of the second evaluation."
         rechecks = {outcome: self._recheck.outcomes.get(outcome, 0) for outcome in OUTCOMES}
         yield counter("refusal_rechecks", text, rechecks, "result")
-
-    def _of_reservations(self) -> Iterator[Metric]:
-        jobs = self._state.large_jobs
         text = "Nodes that are reserved for large jobs."
-        yield gauge("reserved_nodes", text, sum(len(held.nodes) for held in jobs.table.current))
+        reserved = sum(len(held.nodes) for held in state.large_jobs.table.current)
+        yield gauge("reserved_nodes", text, reserved)
         text = "GPU-seconds for which GPUs of reserved nodes were free, counted by the leader."
-        yield counter("reserved_idle_gpu_seconds", text, jobs.idle)
+        yield counter("reserved_idle_gpu_seconds", text, state.large_jobs.idle)
 
     def _of_watches(self) -> Iterator[Metric]:
         text = "1 after the first complete list of the resource, 0 also while it counts as unknown."

@@ -11,14 +11,14 @@ rules.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
-from extender.protocol.codec import PreemptArgs, PreemptResult, ProposedVictims
+from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES
@@ -47,9 +47,11 @@ time, it could wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption(PreemptResult):
-    """The reply, and the plans behind it, the best first. ``empty``: why it names no victims."""
+class Preemption:
+    """The remaining candidates by node, and the plans behind them, the best first. ``empty``: why there are
+    no candidates."""
 
+    candidates: Mapping[str, ProposedVictims] = field(default_factory=dict)
     plans: tuple[EvictionPlan, ...] = ()
     empty: str = NO_EVICTIONS_HELP
 

@@ -217,10 +217,10 @@ def test_reasons_are_equal_to_plain_json(reasons: dict[str, str]) -> None:
 
 
 def test_a_preempt_reply_is_always_the_short_form() -> None:
-    assert wire.encode_preempt(wire.PreemptResult({"n1": wire.ProposedVictims(["u3", "u2"], 1)})) == (
+    assert wire.encode_preempt({"n1": wire.ProposedVictims(["u3", "u2"], 1)}) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u3"},{"UID":"u2"}],"NumPDBViolations":1}}}'
     )
-    assert wire.encode_preempt(wire.PreemptResult()) == b'{"NodeNameToMetaVictims":{}}'
+    assert wire.encode_preempt({}) == b'{"NodeNameToMetaVictims":{}}'
 
 
 def test_a_bind_reply() -> None:

@@ -185,7 +185,10 @@ def _find(rest: RestClient, namespace: str | None) -> _Found:
     """Users without permission to list Services can still use the one of deploy/."""
     for space in [namespace] if namespace else [None, NAMESPACE]:
         try:
-            found = _listed(rest, space)
+            path = f"/api/v1/namespaces/{space}/services" if space else "/api/v1/services"
+            query = {"labelSelector": f"{LABEL}=true", "limit": str(_LISTED)}
+            answer = rest.exchange("GET", path, _FIND_SECONDS, query=query, at_most=SERVICE_ANSWER)
+            found = [_service(item) for item in answer["items"] or ()]
         except Refused as refused:
             if refused.status == HTTPStatus.FORBIDDEN:
                 continue
@@ -209,17 +212,10 @@ def _chosen(found: Sequence[_Found], space: str | None) -> _Found:
     return found[0]
 
 
-def _listed(rest: RestClient, namespace: str | None) -> list[_Found]:
-    path = f"/api/v1/namespaces/{namespace}/services" if namespace else "/api/v1/services"
-    query = {"labelSelector": f"{LABEL}=true", "limit": str(_LISTED)}
-    items = rest.exchange("GET", path, _FIND_SECONDS, query=query, at_most=SERVICE_ANSWER)["items"]
-    found = []
-    for item in items or ():
-        port, metadata = item["spec"]["ports"][0], item["metadata"]
-        scheme = "https" if port.get("appProtocol") == "https" else "http"
-        number = str(port.get("name") or port["port"])
-        found.append(_Found(metadata["namespace"], metadata["name"], number, scheme))
-    return found
+def _service(item: Mapping[str, Any]) -> _Found:
+    port, metadata = item["spec"]["ports"][0], item["metadata"]
+    scheme = "https" if port.get("appProtocol") == "https" else "http"
+    return _Found(metadata["namespace"], metadata["name"], str(port.get("name") or port["port"]), scheme)
 
 
 def _reason(error: BaseException) -> str:

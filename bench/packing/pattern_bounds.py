@@ -1,11 +1,11 @@
-"""Upper bounds, in GPUs, on what can be allocated, by the pattern LP of ``packing.cost.pattern_lp``."""
+"""Upper bounds, in GPUs, on what can be allocated, by the pattern LP of ``packing.cost.fill_tables``."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from packing.cost.pattern_lp import fill_stock
+from packing.cost.fill_tables import fill_stock
 from packing.fleet.arrays import Doubles, Longs
 
 

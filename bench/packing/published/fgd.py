@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 
 from bench.packing.published.fgd_kernels import MixWeights, fgd_cost
-from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import GPU_ROWS, CachedCost, mix_types
 from packing.fleet.arrays import Floats
@@ -24,6 +23,7 @@ from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import Request
 from packing.policies.interface import Due, Solve
+from packing.policies.inventory import CostCache, gpus_in
 
 
 class Fgd:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from packing.cost.fill_tables import fill_stock
 from packing.cost.knapsack_kernels import knapsack
-from packing.cost.pattern_lp import fill_stock
 from tests.examples import examples
 
 EMPTY, ONE = np.full((1, 2), 8), np.ones(1)

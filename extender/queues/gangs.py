@@ -105,29 +105,21 @@ class _Members:
         self.first_start: float | None = None  # of the members that run, None if it must be found again
         self.gang: tuple[int, Gang | None] = -1, None  # with the version of the PodGroups that it is based on
 
-    def add(self, pod: Pod, words: GangWords) -> None:
-        self.pods[pod.key] = pod
-        self.running += is_running(pod)
-        self.in_domains += bool(words.domains)
+    def change(self, pod: Pod, words: GangWords, by: int) -> None:
+        """Add a member (1), or remove it (-1)."""
+        if by > 0:
+            self.pods[pod.key] = pod
+        else:
+            del self.pods[pod.key]
+        self.running += by * is_running(pod)
+        self.in_domains += by * bool(words.domains)
         if words.minimum is not None:
-            self.declared[words.minimum] += 1
+            self.declared[words.minimum] += by
+            self.declared += Counter()  # without zeros
         if words.stage:
-            self.stages[words.stage] += 1
+            self.stages[words.stage] += by
         if words.indispensable:
-            self.indispensable.add(pod.key)
-        self.gang, self.first_start = (-1, None), None
-
-    def remove(self, pod: Pod, words: GangWords) -> None:
-        del self.pods[pod.key]
-        self.running -= is_running(pod)
-        self.in_domains -= bool(words.domains)
-        if words.minimum is not None:
-            self.declared[words.minimum] -= 1
-            if not self.declared[words.minimum]:
-                del self.declared[words.minimum]
-        if words.stage:
-            self.stages[words.stage] -= 1
-        self.indispensable.discard(pod.key)
+            self.indispensable ^= {pod.key}
         self.gang, self.first_start = (-1, None), None
 
 
@@ -172,7 +164,7 @@ class GangTable:
             return None
         if (members := self._gangs.get(_key(pod, words))) is None:  # the watch does not show it
             members = _Members()
-            members.add(pod, words)
+            members.change(pod, words, 1)
         return self._gang(members)
 
     def domains_of(self, pod: Pod) -> tuple[RequiredDomain, ...]:
@@ -380,7 +372,7 @@ class GangTable:
             self._pods[key] = None
             return
         self._pods[key] = _Member(pod, gang, words)
-        self._gangs.setdefault(gang, _Members()).add(pod, words)
+        self._gangs.setdefault(gang, _Members()).change(pod, words, 1)
         self._gang_changed(gang)
 
     def _count_succeeded(self, ended: _Ended, change: int) -> None:
@@ -399,7 +391,7 @@ class GangTable:
         if member is None:
             return
         members = self._gangs[member.gang]
-        members.remove(member.pod, member.words)
+        members.change(member.pod, member.words, -1)
         self._gang_changed(member.gang)
         if not members.pods:
             del self._gangs[member.gang]

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -30,7 +30,6 @@ from extender.inventory.node_state import MIG_CHANGE, MigChange, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
     ChangeableNode,
-    LayoutChange,
     asking,
     gpus_asked,
     most_urgent,
@@ -182,7 +181,11 @@ class LayoutChanges:
             await self._actions.hold_free_room(pod, node.name)
 
     async def _look(self, waiting: Sequence[Pod]) -> None:
-        now, capable = self._clock(), list(self._capable())
+        now, spec_of = self._clock(), self._state.fleet.spec_of
+        labeled = [
+            (node, spec_of(node.name)) for node in self._state.nodes.values() if LAYOUT_LABEL in node.labels
+        ]
+        capable = [(node, spec) for node, spec in labeled if spec and can_change(node, spec)]
         most = max((len(spec.gpus) for _, spec in capable), default=0)
         offered = self._offered(capable)
         ungated = with_turns([pod for pod in waiting if not pod.gates], _READ)
@@ -202,13 +205,6 @@ class LayoutChanges:
         may_begin = not failed and self._rule.may_begin([change.since for change in changes], active, wall)
         if may_begin and candidates and now >= self._next:
             await self._begin(candidates, [pod for pod, _ in asked])
-
-    def _capable(self) -> Iterator[tuple[Node, NodeSpec]]:
-        """The nodes whose layout a MIG manager follows."""
-        for node in self._state.nodes.values():
-            spec = self._state.fleet.spec_of(node.name) if LAYOUT_LABEL in node.labels else None
-            if spec and can_change(node, spec):
-                yield node, spec
 
     def _offered(self, capable: Iterable[tuple[Node, NodeSpec]]) -> set[str]:
         """The resources that these nodes offer, or would with another layout."""
@@ -274,7 +270,11 @@ class LayoutChanges:
         changes = [change async for change in with_turns(steps, 1) if change]
         worth = (change for change in changes if self._is_worth(change.lost, change.pods))
         best = min(worth, key=lambda change: (change.price, change.name), default=None)
-        if best is None or not self._still(best):
+        if best is None or self._state.nodes.get(best.name) != best.candidate.node:
+            return
+        # Other tasks have run since the search.
+        lost, starting = self._lost(best.candidate), list(filter(self._planner.needs_room, best.pods))
+        if lost is None or not self._is_worth(lost, starting):
             return
         later = window_note(self._settings, self._wall(), self._rule.seconds)
         if later or "recommend" in (self._settings.mig_layouts, self._settings.evictor):
@@ -306,10 +306,3 @@ class LayoutChanges:
             return None
         last = mig_change_of(found.node.annotations)
         return self._rule.lost(found.gpus, room.lost, self._wall() - last.since if last else math.inf)
-
-    def _still(self, change: LayoutChange) -> bool:
-        """Whether the change is still right: other tasks have run since the search."""
-        if self._state.nodes.get(change.name) != change.candidate.node:
-            return False
-        lost, waiting = self._lost(change.candidate), list(filter(self._planner.needs_room, change.pods))
-        return lost is not None and self._is_worth(lost, waiting)

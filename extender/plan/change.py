@@ -122,12 +122,26 @@ def change_report(
     gains = [Gain("pending pods that fit", len(change.started), len(change.starts), placed)]
     if moved := len(change.moved):
         gains.append(Gain("pods of removed nodes that run", moved, moved, found))
+    sentences = _sentences(change)
+    if costs.per_month:
+        before, after = costs.total - costs.of(node.name for node in added), costs.total - costs.of(removed)
+        amounts = f"{before:,.0f} {costs.currency} today, {after:,.0f} after the change"
+        sentences.append(f"Cost per month: {amounts} ({after - before:+,.0f}).")
+    waiting = [
+        (pod, change.started.get(pod, "-"), node, outcome.placed.get(pod, "no place"), "")
+        for pod, node in change.starts.items()
+    ]
+    waiting += [(pod, change.started.get(pod, "-"), "-", "-", why) for pod, why in change.waits.items()]
+    goes = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
+    goes += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
     return Report(
         _title(source.name, added, removed),
-        [*_sentences(change), *_cost(added, removed, costs)],
+        sentences,
         [
-            _waiting(change, outcome),
-            _moved(change, outcome),
+            Table(
+                "waiting", "Pending pods", ("pod", "fits today on", "then on", "replayed", "why not"), waiting
+            ),
+            Table("moved", "Pods of the removed nodes", ("pod", "goes to", "replayed", "why not"), goes),
             Table("ends", "Pods that are not recreated", ("pod", "why"), [*ends.items()]),
         ],
         [*gains, *figure_gains(change.before, change.after, outcome.figures)],
@@ -160,29 +174,6 @@ def _sentences(change: NodesChange) -> list[str]:
     if total := len(change.moved) + len(change.homeless):
         said.append(f"{len(change.moved)} of {many(total, 'pod')} of the removed nodes can run elsewhere.")
     return said
-
-
-def _cost(added: Sequence[Node], removed: Sequence[str], costs: NodeCosts) -> list[str]:
-    if not costs.per_month:
-        return []
-    before, after = costs.total - costs.of(node.name for node in added), costs.total - costs.of(removed)
-    change = f"{before:,.0f} {costs.currency} today, {after:,.0f} after the change ({after - before:+,.0f})"
-    return [f"Cost per month: {change}."]
-
-
-def _waiting(change: NodesChange, outcome: Outcome) -> Table:
-    rows = [
-        (pod, change.started.get(pod, "-"), node, outcome.placed.get(pod, "no place"), "")
-        for pod, node in change.starts.items()
-    ]
-    rows += [(pod, change.started.get(pod, "-"), "-", "-", why) for pod, why in change.waits.items()]
-    return Table("waiting", "Pending pods", ("pod", "fits today on", "then on", "replayed", "why not"), rows)
-
-
-def _moved(change: NodesChange, outcome: Outcome) -> Table:
-    rows = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
-    rows += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
-    return Table("moved", "Pods of the removed nodes", ("pod", "goes to", "replayed", "why not"), rows)
 
 
 def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:

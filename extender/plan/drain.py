@@ -100,7 +100,13 @@ def _drain_in(order: list[int], trial: Trial, progress: Callable[[float], None])
     plan, before = Drain(), dict(trial.held)
     for number, row in enumerate(order):
         progress(number / len(order))
-        if why := _why_it_stays(trial, row):
+        why = trial.must_stay.get(row)
+        if why is None and (keep := trial.blockers(row)):
+            key, reason = min(keep.items())
+            why = f"{key}: {reason}" + (f" (and {len(keep) - 1} more)" if len(keep) > 1 else "")
+        if why is None:
+            why = trial.empty(row, trial.items_on(row))
+        if why:
             plan.stays[trial.name(row)] = why
         else:
             plan.goes[trial.name(row)] = []
@@ -138,17 +144,6 @@ def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
             for moved in plan.goes.pop(node):
                 del plan.target[moved], plan.origin[moved]
     return plan if stuck or late else None
-
-
-def _why_it_stays(trial: Trial, row: int) -> str:
-    """Drain the node and return "", or return why it cannot be drained."""
-    if why := trial.must_stay.get(row):
-        return why
-    if keep := trial.blockers(row):
-        key, why = min(keep.items())
-        more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
-        return f"{key}: {why}{more}"
-    return trial.empty(row, trial.items_on(row))
 
 
 def drain_report(

@@ -194,7 +194,12 @@ def mig_report(
         ]
         return report
     report.sentences = list(_sentences(plan, seconds))
-    report.gains = _gains(plan, carried_out(source, plan, trial)[0])
+    after = carried_out(source, plan, trial)[0]
+    report.gains = [
+        Gain(f"{short(name)} in use", plan.running[name], plan.promised[name], after[name])
+        for name in sorted(plan.promised.keys() | after.keys())
+        if name.startswith(MIG_PREFIX) or (name == WHOLE and plan.waiting[name])
+    ]
     report.tables = [_nodes(plan), _profiles(plan)]
     report.notes = [
         f"Re-partitioning takes {seconds:g} s per node (--repartition-seconds; a reboot takes longer) "
@@ -226,16 +231,6 @@ def _on_each_gpu(change: LayoutChange) -> str:
     each = {name: count // gpus for name, count in devices.items()}
     text = f"{shown(each)} on each GPU" if alike else shown(devices)
     return f"{change.layout.name} ({text})" if change.layout.name else text
-
-
-def _gains(plan: MigPlan, after: DeviceCounts) -> list[Gain]:
-    """Devices in use by profile, after the pending pods that fit have started."""
-    names = sorted(plan.promised.keys() | after.keys())
-    return [
-        Gain(f"{short(name)} in use", plan.running[name], plan.promised[name], after[name])
-        for name in names
-        if name.startswith(MIG_PREFIX) or (name == WHOLE and plan.waiting[name])
-    ]
 
 
 def _nodes(plan: MigPlan) -> Table:

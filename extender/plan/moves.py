@@ -144,11 +144,17 @@ def moves_report(name: str, trial: Trial, most: int, free: Free, progress: Progr
             frees = what if item is moves[-1][0] else ""
             place = outcome.placed.get(item.key, "no place")
             rows.append((len(rows) + 1, item.key, trial.name(item.home), target, place, frees))
-    sentences = [_sentence(len(rows), len(freed), most, free)]
+    sentences = [f"{many(len(rows), 'move')} would free {many(len(freed), _WHAT[free])}."]
     if not freed and free == "gpus":  # free GPUs can be consolidated even where no move frees one
+        sentences = [
+            "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
+            "fit nowhere else."
+        ]
         nodes = plan_moves(trial, most, "nodes")
         count = many(sum(len(node.moves) for node in nodes), "move")
         sentences += [f"With --free nodes, {count} would free {many(len(nodes), 'node')}."] if nodes else []
+    elif not freed:
+        sentences = [f"No node can be freed with at most {many(most, 'move')}."]
     return Report(
         f"At most {many(most, 'move')} to free {_WHAT[free]}s: {name}",
         sentences,
@@ -160,14 +166,3 @@ def moves_report(name: str, trial: Trial, most: int, free: Free, progress: Progr
         outcome.problems,
         [UNKNOWN],
     )
-
-
-def _sentence(moves: int, gain: int, most: int, free: Free) -> str:
-    if not gain and free == "gpus":
-        return (
-            "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
-            "fit nowhere else."
-        )
-    if not gain:
-        return f"No node can be freed with at most {many(most, 'move')}."
-    return f"{many(moves, 'move')} would free {many(gain, _WHAT[free])}."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -28,7 +28,6 @@ KUEUE_POD_SET = "kueue.x-k8s.io/podset"
 KUEUE_LEVEL = "kueue.x-k8s.io/podset-required-topology"
 """Annotation: the label key of nodes that all pods of a part of a Workload must share."""
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
-_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _KOORDINATOR_MIN = "gang.scheduling.koordinator.sh/min-available"
 _OLD_KOORDINATOR = "pod-group.scheduling.sigs.k8s.io"
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -158,54 +157,29 @@ def _annotations(*keys: str) -> _Entries:
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A system whose pods name their gang in the first of ``names`` that they have, and its minimum in the
-    first of ``minimums``."""
+    """A system whose pods name their gang in the first of ``names`` that they have, its minimum in the first
+    of ``minimums``, and their stage in the label ``stage``. ``alone``: pods that each run on their own."""
 
     kind: str
     names: _Entries
     pod_groups: tuple[PodGroupKind, ...] = ()
     minimums: _Entries = ()
+    stage: str = ""
+    alone: Callable[[Pod], bool] = field(default=lambda pod: False)
 
     def __call__(self, pod: Pod) -> GangWords | None:
         name = next(filter(None, (entries(pod).get(key) for entries, key in self.names)), "")
-        counts = (_count(entries(pod), key) for entries, key in self.minimums if name)
+        if not name or self.alone(pod):
+            return None
+        counts = (_count(entries(pod), key) for entries, key in self.minimums)
         minimum = next((count for count in counts if count is not None), None)
-        return GangWords(self.kind, name, minimum, self.pod_groups) if name else None
-
-
-def _native(pod: Pod) -> GangWords | None:
-    """``spec.schedulingGroup.podGroupName`` (Kubernetes 1.36 and later, feature gate GenericWorkload):
-    k8s.io/api v0.36.3, ``core/v1/types.go``."""
-    if not pod.pod_group:
-        return None
-    return GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE)
-
-
-_KUEUE_PODS = _System(
-    "Kueue",
-    _annotations(_KUEUE_GROUP) + _labels(_KUEUE_GROUP),
-    minimums=_annotations("kueue.x-k8s.io/pod-group-total-count"),
-)
-
-
-def _kueue_group(pod: Pod) -> GangWords | None:
-    """kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
-    the name may be an annotation, which decides."""
-    return None if _is_serving(pod) else _KUEUE_PODS(pod)
+        return GangWords(self.kind, name, minimum, self.pod_groups, stage=pod.labels.get(self.stage, ""))
 
 
 def _is_serving(pod: Pod) -> bool:
     """Whether each pod of the group serves on its own, such as those of a StatefulSet: kubernetes-sigs/kueue,
     ``GroupServingAnnotationKey`` in ``pkg/controller/jobs/pod/constants``."""
     return pod.annotations.get("kueue.x-k8s.io/pod-group-serving") == "true"
-
-
-def _job_set(pod: Pod) -> GangWords | None:
-    """kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy, a JobSet
-    restarts all of its jobs when one has failed."""
-    stage = pod.labels.get("jobset.sigs.k8s.io/replicatedjob-name", "")
-    name = pod.labels.get(_JOB_SET)
-    return GangWords("JobSet", name, pod_groups=("JobSet",), stage=stage) if name else None
 
 
 _KUBEFLOW: tuple[PodGroupKind, ...] = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob")
@@ -282,7 +256,9 @@ def _sharing_a_domain(pod: Pod) -> GangWords | None:
 
 _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     _System("stowage", _labels(GANG) + _annotations(GANG), (), _labels(GANG_MIN) + _annotations(GANG_MIN)),
-    _native,
+    # ``spec.schedulingGroup.podGroupName`` (Kubernetes 1.36 and later, feature gate GenericWorkload):
+    # k8s.io/api v0.36.3, ``core/v1/types.go``
+    lambda pod: GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE) if pod.pod_group else None,
     # kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1/types.go`` (PodGroupLabel). Koordinator
     # may read the same label: without the object, its annotation contains the minimum.
     _System(
@@ -308,15 +284,30 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
         ("KoordinatorPodGroup",),
         _labels(f"{_OLD_KOORDINATOR}/min-available") + _annotations(_KOORDINATOR_MIN),
     ),
-    _kueue_group,
+    # kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
+    # the name may be an annotation, which decides.
+    _System(
+        "Kueue",
+        _annotations(_KUEUE_GROUP) + _labels(_KUEUE_GROUP),
+        minimums=_annotations("kueue.x-k8s.io/pod-group-total-count"),
+        alone=_is_serving,
+    ),
     _leader_worker_set,
     # NVIDIA/grove, ``operator/api/common/labels.go``
     _System("PodGang", _labels("grove.io/podgang"), ("PodGang",)),
-    *(_job_set, _kubeflow, _ray, _kueue_workload, _sharing_a_domain),
+    # kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy, a JobSet
+    # restarts all of its jobs when one has failed.
+    _System(
+        "JobSet",
+        _labels("jobset.sigs.k8s.io/jobset-name"),
+        ("JobSet",),
+        stage="jobset.sigs.k8s.io/replicatedjob-name",
+    ),
+    *(_kubeflow, _ray, _kueue_workload, _sharing_a_domain),
 )
 _NAMES = frozenset({
     *(key for system in _READERS if isinstance(system, _System) for _, key in system.names),
-    *(_KUEUE_GROUP, _JOB_SET, "leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
+    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
     *("training.kubeflow.org/job-name", KUEUE_WORKLOAD, *_REQUIRE_A_DOMAIN),
 })  # fmt: skip
 """Labels and annotations with the name of a gang: a pod without any of them names no gang."""

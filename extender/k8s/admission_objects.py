@@ -21,7 +21,7 @@ from extender.k8s.affinity import (
     NodeSelectorTerm,
     Toleration,
 )
-from extender.k8s.manifest import Int, Labels, Manifest, Metadata, Name, Named, Namespaced, Pairs, Texts
+from extender.k8s.manifest import Int, Labels, Manifest, Name, Named, Namespaced, Pairs, Texts
 from extender.untrusted.limits import DISRUPTED_PODS, KEY, RESOURCES, SELECTOR_ITEMS, quoted
 
 
@@ -184,13 +184,9 @@ class ResourceQuotaManifest(Manifest, frozen=True, gc=False):
         return ResourceQuota(name, namespace, _pairs(hard), _pairs(self.status.get("used", {})))
 
 
-class _Affinity(Struct, frozen=True, gc=False):
-    required: NodeSelectorManifest = NodeSelectorManifest()
-
-
 class _Volume(Struct, frozen=True, gc=False):
     volumeName: Name = ""
-    nodeAffinity: _Affinity = _Affinity()
+    nodeAffinity: dict[str, NodeSelectorManifest] = {}
     storageClassName: Name = ""
     accessModes: tuple[str, ...] = ()
 
@@ -205,7 +201,8 @@ class PersistentVolumeManifest(Manifest, frozen=True, gc=False):
     def record(self) -> PersistentVolume:
         """The volume; if its node affinity is too large to read, no node can use it. A list of zones with an
         empty one is ignored, as by kube-scheduler."""
-        required, labels = self.spec.nodeAffinity.required, self.metadata.labels
+        labels = self.metadata.labels
+        required = self.spec.nodeAffinity.get("required", NodeSelectorManifest())
         terms = (NodeSelectorTerm(),) if required.is_too_large else required.terms()
         lists = (
             (key, frozenset(map(str.strip, labels[key].split("__")))) for key in _TOPOLOGY if key in labels
@@ -338,10 +335,6 @@ def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
     return number
 
 
-class _BudgetMetadata(Metadata, frozen=True, gc=False):
-    generation: Int = 0
-
-
 class _BudgetSpec(Struct, frozen=True, gc=False):
     selector: LabelSelectorManifest | None = None
     unhealthyPodEvictionPolicy: str = ""
@@ -356,7 +349,6 @@ class _BudgetStatus(Struct, frozen=True, gc=False):
 
 
 class PodDisruptionBudgetManifest(Manifest, frozen=True, gc=False):
-    metadata: _BudgetMetadata = _BudgetMetadata()
     spec: _BudgetSpec = _BudgetSpec()
     status: _BudgetStatus = _BudgetStatus()
 

@@ -89,6 +89,7 @@ class Metadata(Struct, frozen=True, gc=False):
     deletionTimestamp: str | None = None
     deletionGracePeriodSeconds: Int | None = None
     resourceVersion: str = ""
+    generation: Int = 0
     ownerReferences: tuple[OwnerManifest, ...] = ()
 
     @property

@@ -293,17 +293,13 @@ DeviceRecord: TypeAlias = (
 )
 
 
-class _ClaimOfTemplate(Struct, frozen=True):
-    spec: Any = None
-
-
 class ResourceClaimTemplateManifest(Manifest, frozen=True, gc=False):
     apiVersion: str = ""
-    spec: _ClaimOfTemplate = _ClaimOfTemplate()
+    spec: dict[str, Any] = {}  # noqa: RUF012 (a new one for each)
 
     def record(self) -> ResourceClaimTemplate:
         metadata = self.metadata
-        devices = _device_claim(self.spec.spec, self.apiVersion)
+        devices = _device_claim(self.spec.get("spec"), self.apiVersion)
         return ResourceClaimTemplate(metadata.namespace_or_default, metadata.name, devices, devices.problem)
 
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 
 from extender.cluster.reservations import SHOWN_WITHIN, TIME_TO_LIVE
-from extender.k8s.objects import Deleted, Listed, Upserted
+from extender.k8s.objects import Listed, Upserted
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unreachable
 from extender.verbs.bind import expire_assumed
-from packing.model.reasons import Reason
-from tests.extender.builders import make_node, make_pod, why
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 from tests.extender.verbs.binding import Api, Cluster, hami, own
@@ -56,53 +53,12 @@ async def test_hami_gets_the_annotations_of_its_own_scheduler() -> None:
     }
 
 
-async def test_gpushare_gets_the_annotations_of_its_own_scheduler() -> None:
-    pod = replace(pod_of("gpushare-memory"), name="p")
-    cluster = Cluster(node_of("gpushare"), pod)
-    before = time.time_ns()
-    assert await cluster.bind(pod, "gpushare") == ""
-    ((_, written),) = cluster.api.sent
-    assert int(written.pop("ALIYUN_COM_GPU_MEM_ASSUME_TIME")) >= before - 10**9
-    assert written == {
-        "ALIYUN_COM_GPU_MEM_IDX": "0",
-        "ALIYUN_COM_GPU_MEM_POD": "3",
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
-    }
-
-
 async def test_gpushare_cannot_be_assigned_several_gpus() -> None:
     pod = pod_of("gpushare-two-gpus")
     cluster = Cluster(node_of("gpushare"), pod)
     assert "several GPUs" in await cluster.bind(pod, "gpushare")
     assert cluster.api.sent == []
     assert cluster.free("gpushare") == [1000, 1000]
-
-
-@pytest.mark.parametrize(
-    ("annotations", "uuid"),
-    [
-        ({"nvidia.com/use-gpuuuid": "GPU-bbbb"}, "GPU-bbbb"),
-        ({"nvidia.com/nouse-gpuuuid": "GPU-aaaa"}, "GPU-bbbb"),
-        ({"nvidia.com/use-gpuuuid": "GPU-bbbb,GPU-aaaa", "nvidia.com/nouse-gpuuuid": "GPU-bbbb"}, "GPU-aaaa"),
-    ],
-)
-async def test_a_gpu_that_the_pod_names_is_taken_and_no_other(annotations: dict[str, str], uuid: str) -> None:
-    pod = hami("p", **annotations)
-    cluster = Cluster(node_of("hami"), pod)
-    assert await cluster.bind(pod, "hami") == ""
-    assert cluster.api.pods["default/p"].annotations["hami.io/vgpu-devices-allocated"].startswith(uuid)
-
-
-async def test_counted_devices_are_bound_without_annotations() -> None:
-    cluster = Cluster(make_node("a", 1), make_pod("p"))
-    assert await cluster.bind(make_pod("p"), "a") == ""
-    assert cluster.api.sent == [("a", {})]
-
-
-async def test_a_pod_without_gpu_goes_where_kube_scheduler_says() -> None:
-    cluster = Cluster(make_pod("p", 0))
-    assert await cluster.bind(make_pod("p", 0), "not-known-yet") == ""
 
 
 @pytest.mark.parametrize("name", ["vgpu-manager", "volcano", "koordinator"])
@@ -126,30 +82,12 @@ async def test_two_binds_in_flight_do_not_get_one_gpu() -> None:
     assert len(cluster.api.sent) == 1
 
 
-async def test_an_event_from_before_the_binding_releases_nothing() -> None:
-    cluster = Cluster(node_of("stowage"), own("a", "1"))
-    assert await cluster.bind(own("a", "1"), "stowage") == ""
-    cluster.state.apply([Upserted(own("a", "1"))])
-    assert cluster.free("stowage") == [0, 1000, 1000, 1000]
-
-
 async def test_a_refused_binding_leaves_nothing() -> None:
     cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.errors = [BindError("forbidden"), PodNotFound("gone"), BindConflict("being deleted")]
     for text in ("forbidden", "gone", "being deleted"):
         assert await cluster.bind(own("a"), "stowage") == text
         assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
-
-
-@pytest.mark.parametrize("error", [Unreachable("no answer"), BindConflict("409")])
-async def test_a_binding_that_was_made_without_an_answer_is_a_success(error: BindError) -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
-    cluster.api.errors, cluster.api.made = [error], True
-    assert await cluster.bind(own("a"), "stowage") == ""
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
-    assert await cluster.bind(own("a"), "stowage") == ""
-    assert len(cluster.api.sent) == 1
-    assert await cluster.bind(own("a"), "elsewhere") == "pod is bound to another node"
 
 
 async def test_an_unanswered_binding_is_assumed_until_its_time_to_live_is_over() -> None:
@@ -200,28 +138,6 @@ async def ended(task: asyncio.Task[str]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_binding_in_flight_does_not_expire() -> None:
-    other = replace(node_of("stowage"), name="other")
-    cluster = Cluster(node_of("stowage"), other, own("a"))
-    cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
-    cluster.api.hangs = True
-    task = asyncio.create_task(cluster.bind(own("a"), "other"))
-    while len(cluster.api.sent) < 2:
-        await asyncio.sleep(0)
-    await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (1000, 400)
-    await ended(task)
-
-
-async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
-    cluster = Cluster(node_of("stowage"))
-    assert await cluster.bind(own("a"), "stowage") == ""
-    del cluster.api.pods["default/a"]
-    await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
-
-
 async def test_a_list_that_began_after_the_binding_frees_what_it_does_not_have() -> None:
     cluster = Cluster(node_of("stowage"))
     before = time.monotonic()
@@ -231,15 +147,6 @@ async def test_a_list_that_began_after_the_binding_frees_what_it_does_not_have()
     assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     cluster.state.apply([Listed("Pod", frozenset(), began=time.monotonic())])
     assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
-
-
-async def test_a_list_frees_nothing_while_the_binding_may_still_happen() -> None:
-    cluster = Cluster(node_of("stowage"))
-    cluster.api.pods["default/a"] = own("a")
-    cluster.api.errors = [Unreachable("no answer")]
-    assert await cluster.bind(own("a"), "stowage") == "no answer"
-    cluster.state.apply([Listed("Pod", frozenset(), began=time.monotonic())])
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
 
 
 async def test_a_pod_that_another_replica_bound_is_freed_by_the_next_list_without_it() -> None:
@@ -266,20 +173,6 @@ async def test_a_pod_that_the_watch_does_not_show_in_time_is_looked_up() -> None
     assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
-async def test_a_pod_that_is_shown_waiting_and_then_deleted_has_nothing() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
-    assert await cluster.bind(own("a"), "stowage") == ""
-    cluster.state.apply([Deleted("Pod", "default/a")])
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
-
-
-async def test_a_pod_that_is_first_seen_when_it_has_ended_has_nothing() -> None:
-    cluster = Cluster(node_of("stowage"))
-    assert await cluster.bind(own("a"), "stowage") == ""
-    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
-
-
 async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() -> None:
     cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.hangs = True
@@ -292,16 +185,6 @@ async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() ->
     assert (one.in_flight, one.outcome_unknown) == (1, False)
     await ended(task)
     assert (one.in_flight, one.outcome_unknown) == (0, True)
-
-
-async def test_a_nominated_pod_that_is_assumed_counts_once() -> None:
-    nominated = replace(own("a", "600m"), nominated_node="stowage", priority=5)
-    small = replace(node_of("stowage"), labels={**node_of("stowage").labels, "nvidia.com/gpu.count": "1"})
-    cluster = Cluster(small, nominated, own("b", "400m"))
-    assert await cluster.bind(nominated, "stowage") == ""
-    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
-    cluster.state.apply([Upserted(nominated)])
-    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
 
 
 async def test_nothing_is_bound_while_stowage_has_to_catch_up() -> None:
@@ -356,12 +239,3 @@ async def test_a_pod_under_another_name_is_not_bound(field: str) -> None:
     reply, _ = await engine.verbs["bind"](json.dumps(request).encode())
     assert "is unknown" in json.loads(reply)["Error"]
     assert api.sent == []
-
-
-async def test_an_assumed_pod_outlives_its_node() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
-    cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
-    events: Sequence[Deleted | Upserted] = [Deleted("Node", "stowage"), Upserted(node_of("stowage"))]
-    cluster.state.apply(events)
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]

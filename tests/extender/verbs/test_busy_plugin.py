@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-import pytest
-
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.source.errors import Unreachable
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from tests.extender.builders import make_state, why
+from tests.extender.builders import why
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.verbs.binding import Cluster, hami
 
@@ -63,15 +60,6 @@ async def test_a_pod_that_would_not_fit_either_is_unschedulable() -> None:
     assert sum(map(len, result.unresolvable.values())) == 2
 
 
-async def test_bind_waits_a_moment_for_the_device_plugin() -> None:
-    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
-    await cluster.bind(hami("a"), "hami")
-    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
-    await asyncio.sleep(0)
-    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
-    assert await waiting == ""
-
-
 async def test_nothing_is_bound_for_a_caller_that_hung_up() -> None:
     cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
     await cluster.bind(hami("a"), "hami")
@@ -82,46 +70,3 @@ async def test_nothing_is_bound_for_a_caller_that_hung_up() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     await asyncio.sleep(0.05)
     assert (len(cluster.api.sent), len(cluster.state.assumed_pods)) == (1, 0)
-
-
-async def test_a_pod_does_not_make_the_plugin_busy_for_itself() -> None:
-    cluster = Cluster(node_of("hami"), hami("a"))
-    cluster.api.errors = [Unreachable("no answer")]
-    assert await cluster.bind(hami("a"), "hami") == "no answer"
-    assert why(cluster.state, hami("a"), "hami") is Reason.FITS
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    assert await cluster.bind(hami("a"), "hami") == ""
-
-
-@pytest.mark.parametrize(
-    ("phase", "annotations"),
-    [
-        ("Pending", {"hami.io/bind-phase": "failed"}),
-        ("Running", {}),
-        ("Pending", {"hami.io/vgpu-node": "other"}),
-    ],
-)
-def test_pods_that_the_plugin_would_not_take_do_not_make_it_busy(
-    phase: str, annotations: dict[str, str]
-) -> None:
-    said = {"hami.io/bind-time": "1", "hami.io/bind-phase": "success", "hami.io/vgpu-node": "hami"}
-    said["hami.io/vgpu-devices-allocated"] = "GPU-aaaa,NVIDIA,3000,30:;"
-    starting = replace(hami("a", **said), node_name="hami")
-    assert why(Cluster(node_of("hami"), starting).state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    other = replace(starting, phase=phase, annotations={**said, **annotations})
-    assert why(Cluster(node_of("hami"), other).state, hami("b"), "hami") is Reason.FITS
-
-
-def test_a_lock_of_hamis_scheduler_closes_the_node() -> None:
-    node = node_of("hami")
-    locked = replace(node, annotations={**node.annotations, "hami.io/mutex.lock": "2026-01-01T00:00:00Z"})
-    cluster = Cluster(locked)
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    cluster.state.apply([Upserted(node)])
-    assert why(cluster.state, hami("b"), "hami") is Reason.FITS
-
-
-def test_no_node_is_closed_where_others_bind() -> None:
-    node = node_of("hami")
-    locked = replace(node, annotations={**node.annotations, "hami.io/mutex.lock": "2026-01-01T00:00:00Z"})
-    assert why(make_state(locked), hami("b"), "hami") is Reason.FITS

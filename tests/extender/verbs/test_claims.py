@@ -8,21 +8,18 @@ import json
 import pytest
 import yaml
 
-from extender.cli.explain_text import render
 from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import explain
-from extender.explain.words import Word
-from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
+from extender.k8s.objects import Deleted, PodClaim, PodSpec, Upserted
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
-from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.workloads import parse_pod
 from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state
+from tests.extender.builders import NOW, make_node, make_pod, make_settings, make_state
 from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
 from tests.extender.dra.records import parse_claim, parse_class, parse_slice
 from tests.extender.engines import SYNCED, make_engine, nodes_for
@@ -74,15 +71,6 @@ def left(state, pod, names, shortlist=1):
     return list(result.names)
 
 
-def test_the_gpu_that_is_divided_already_is_preferred(state):
-    assert scores(state, claiming("p")) == [0, 10]
-
-
-def test_no_node_is_refused_and_none_is_left_out(state):
-    for pod in (claiming("p"), claiming("p", claim="odd"), claiming("p", claim="unknown")):
-        assert left(state, pod, [*NAMES, "nowhere"]) == [*NAMES, "nowhere"]
-
-
 def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkeypatch, caplog):
     def fail(*args):
         raise RuntimeError("injected")
@@ -97,67 +85,10 @@ def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkey
     assert caplog.text.count("forecast failed") == 1
 
 
-def test_counted_devices_beside_a_claim_are_checked(state):
-    state.apply([Upserted(make_pod("full", 2, node_name="used"))])
-    pod = claiming("p", 1)
-    assert left(state, pod, NAMES) == ["empty"]
-    state.apply([Deleted("Pod", "default/full")])
-    assert left(state, pod, NAMES) == NAMES  # no shortlist
-
-
 def test_scores_are_0_without_a_forecast(state):
     assert scores(state, claiming("p", claim="odd")) == [0, 0]
     assert scores(state, claiming("p", claim="unknown")) == [0, 0]
     assert scores(state, claiming("p", claim="held")) == [0, 0]
-
-
-def test_a_node_without_a_forecast_is_in_the_middle(state):
-    state.apply([Upserted(make_node("other", 2))])
-    first, second, other = scores(state, claiming("p"), [*NAMES, "other"])
-    assert first < other < second
-
-
-def test_asking_changes_nothing(state):
-    scores(state, claiming("p"))
-    before = (dict(state.devices.total_slots), scores(state, claiming("p")))
-    for _ in range(3):
-        explain(state, claiming("q"))
-    assert (dict(state.devices.total_slots), scores(state, claiming("p"))) == before
-
-
-def test_it_is_explained_which_devices_the_claims_would_get(state):
-    told = explain(state, claiming("p"))
-    assert [(option.node, option.devices) for option in told.best] == [
-        ("used", ("gpu.nvidia.com/used/gpu-0-mig-1g5gb-19-1",)),
-        ("empty", ("gpu.nvidia.com/empty/gpu-0-mig-1g5gb-19-0",)),
-    ]
-    assert told.best[0].terms["claims"] < told.best[1].terms["claims"]
-
-
-def test_what_is_not_known_of_the_devices_does_not_count_as_fitting(state):
-    told = explain(state, claiming("p", claim="odd"))
-    assert (told.nodes, told.fits, told.refusals, told.best) == (2, 0, (), ())
-    [(why, nodes)] = told.unknown.items()
-    assert "dyn" in why
-    assert nodes == 2
-    assert "Unknown whether" in render(told)
-    assert left(state, claiming("p", claim="odd"), NAMES) == NAMES
-
-
-def test_a_node_without_the_devices_of_the_claims_does_not_fit(state):
-    everything = wish(SMALL)["requests"][0]["exactly"] | {"count": 16}
-    many = {"devices": {"requests": [{"name": "r", "exactly": everything}]}}
-    state.apply([Upserted(parse_claim("default", "many", many, None))])
-    told = explain(state, claiming("p", claim="many"))
-    assert (told.nodes, told.fits, told.best, told.unknown) == (2, 0, (), {})
-    assert [(one.reason, one.nodes) for one in told.refusals] == [(str(Word.NO_DEVICES()), 2)]
-    assert f"2  {Word.NO_DEVICES()!s}" in render(told)
-    assert left(state, claiming("p", claim="many"), NAMES) == NAMES  # filter refuses no node for it
-
-
-def test_a_pod_whose_claims_have_their_devices_fits(state):
-    told = explain(state, claiming("p", claim="held"))
-    assert (told.fits, told.unknown) == (2, {})
 
 
 def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, monkeypatch):
@@ -190,46 +121,9 @@ def test_devices_of_a_node_are_shown_with_their_holders(state):
     assert not view_node(make_state(make_node("plain")), "plain", now=0.0).devices
 
 
-def test_a_list_removes_what_is_gone(state):
-    state.apply([Listed("ResourceClaim", frozenset({"default/wanted"}))])
-    assert sorted(scores(state, claiming("p"))) == [9, 10]  # both GPUs are whole: nothing but a tie
-    state.apply([Listed("ResourceSlice", frozenset()), Deleted("DeviceClass", "mig")])
-    assert scores(state, claiming("p")) == [0, 0]
-    assert state.synced == {"Node", "Pod", "ResourceClaim", "ResourceSlice"}
-
-
 def test_a_bad_pool_is_among_the_problems(state):
     state.apply([Upserted(parse_slice("bad", spec(*dynamic(), node="third")))])
     assert "counter set" in state.problems["pool third of gpu.nvidia.com"]
-
-
-def test_a_snapshot_has_devices_too():
-    items = [
-        {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "8"}}},
-        {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec(*dynamic(), node="a", count=2)},
-        {"kind": "ResourceClaim", "metadata": {"namespace": "ml", "name": "c"}, "spec": {"devices": wish()}},
-        {"kind": "DeviceClass", "metadata": {"name": "mig"}, "spec": {}},
-    ]
-    counters = {"metadata": {"name": "t"}, "spec": spec(count=2, node="a", sharedCounters=[counter_set()])}
-    snapshot = Snapshot()
-    snapshot.add(json.dumps({"kind": "List", "items": items}), "all.json")
-    snapshot.add(json.dumps({"kind": "ResourceSliceList", "items": [counters]}), "slices.json")
-    snapshot.add(
-        CLASSES.replace("- metadata", "---\nkind: DeviceClass\nmetadata").replace("\n  ", "\n"), "c.yaml"
-    )
-    assert not snapshot.problems
-    state = make_state(synced=False)
-    SnapshotSource(snapshot, "test").start(state.apply)
-    assert len(state.devices.on_node("a", {}).devices) == len(dynamic())
-    assert state.devices.claims.keys() == {"ml/c"}
-    assert state.devices.classes.keys() == {"mig", "gpu.nvidia.com", "mig.nvidia.com"}
-    snapshot.add(json.dumps(items[1]), "again.json")
-    assert "is a duplicate" in str(snapshot.problems[0])
-
-
-def test_gpus_of_the_device_plugin_are_packed_as_before(state):
-    assert scores(state, make_pod("p", 1)) != [0, 0]
-    assert GPU in dict(explain(state, make_pod("p", 1)).asks)
 
 
 def test_the_first_alternative_outweighs_waste(state):

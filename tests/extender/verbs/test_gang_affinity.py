@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from extender.cluster.gang_placement import gang_costs
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.explain.pod import explain
 from extender.inventory.node_inventory import LEVELS, domains_of
-from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
@@ -78,25 +77,6 @@ def test_a_gang_stays_in_the_smallest_domain_that_holds_it(label: str) -> None:
         assert {node.split("-")[1] for node in schedule(state, pods)} == {domain}
 
 
-def test_it_prefers_the_nearest_common_domain() -> None:
-    """Two cliques below one spine, and free nodes elsewhere."""
-    near = [make_node(f"near-{i}", 4, labels={CLIQUE: f"c{i // 2}", SPINE: "s"}) for i in range(4)]
-    elsewhere = [make_node(f"a-{i}", 4, labels={CLIQUE: f"d{i}", SPINE: f"t{i}"}) for i in range(4)]
-    pods = gang(4, 4)
-    assert sorted(schedule(state_of(*near, *elsewhere, *pods), pods)) == [f"near-{i}" for i in range(4)]
-    pods = gang(2, 4)
-    chosen = schedule(state_of(*near, *elsewhere, *pods), pods)
-    assert set(chosen) in ({"near-0", "near-1"}, {"near-2", "near-3"})
-
-
-def test_it_takes_few_nodes() -> None:
-    """Another pod is on each of the smaller nodes, which would be filled up first."""
-    others = [make_pod(f"other-{i}", 2, node_name=f"b-{i}") for i in range(4)]
-    fleet = [make_node(f"b-{i}", 4) for i in range(4)] + [make_node("a-0", 8)]
-    pods = gang(4, 2)
-    assert schedule(state_of(*fleet, *others, *pods), pods) == ["a-0"] * 4
-
-
 def test_members_follow_those_that_are_bound() -> None:
     pods = gang(3, 4)
     state = state_of(*nodes({"x": 3, "y": 3}), *pods)
@@ -109,38 +89,6 @@ def test_an_assumed_member_counts_as_bound() -> None:
     state = state_of(*nodes({"x": 3, "y": 3}), *pods)
     state.assume(pods[0], "2-y", {}, 0.0)
     assert schedule(state, pods[1:])[0].endswith("y")
-
-
-def test_no_gang_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the costs nor in work: a pod of its own computes nothing."""
-    single = make_pod("single", 4)
-    state = state_of(*nodes({"x": 2, "y": 2}), single, *gang(2, 4))
-    monkeypatch.setattr("extender.cluster.gang_placement.gang_costs", None)
-    assert state.gang_costs(single, request_of(single)) is None
-    schedule(state, [single])
-
-
-def test_explain_says_so() -> None:
-    pods = gang(2, 4)
-    state = state_of(*nodes({"x": 1, "y": 1}), *pods)
-    state.apply([Upserted(replace(pods[0], node_name="0-y"))])
-    (option,) = explain(state, pods[1]).best
-    assert option.node == "0-x"
-    assert option.terms["gang"] == pytest.approx(4.0)
-
-
-def test_domains_follow_the_nodes() -> None:
-    """Labels that change, and rows that are used again."""
-    state = state_of(*nodes({"x": 2, "y": 1}))
-    network = state.nodes.network
-    assert network.of("0-y")[0] == f"{CLIQUE}=y"
-    state.apply([Upserted(make_node("0-y", 4, labels={CLIQUE: "x"})), Deleted("Node", "1-x")])
-    state.apply([Upserted(make_node("0-z", 4))])
-    ids = network.ids(state.fleet)
-    rows = state.fleet.rows
-    assert ids[0, rows["0-y"]] == ids[0, rows["0-x"]] >= 0
-    assert ids[0, rows["0-z"]] == -1
-    assert network.of("1-x") == ("",) * len(LEVELS)
 
 
 def test_the_first_label_of_a_level_counts() -> None:
@@ -194,12 +142,3 @@ def room_nearby(state: State, name: str, missing: int, on_node: int) -> float:
         if domain and room >= missing:
             best = max(best, near * (0.9 + 0.1 * missing / room))
     return best
-
-
-def test_room_is_held_near_the_bound_member() -> None:
-    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "3"}
-    pods = [make_pod(f"g-{i}", 4, labels=labels) for i in range(3)]
-    state = state_of(*nodes({"x": 3, "y": 3}), *pods)
-    state.gang_holds.seconds = 60.0
-    state.apply([Upserted(replace(pods[0], node_name="1-y"))])
-    assert {place.node for place in state.reservations.gang_places(0, "")} == {"0-y", "2-y"}

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Node, Pod, PodGroup, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import reason_on
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize
-from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 from tests.extender.verbs.binding import own
 
@@ -69,57 +66,6 @@ def test_no_share_is_promised_twice_in_a_cycle() -> None:
     assert sorted(placed(state, pods)) == ["a", "b"]
 
 
-def test_a_member_that_is_nominated_where_it_was_answered_takes_its_place_once() -> None:
-    """kube-scheduler nominates members that wait for their gang, and binds the others meanwhile."""
-    pods = [replace(own(f"w{n}", "500m"), pod_group="g") for n in range(2)]
-    node = make_node("a", 1, labels={"stowage.dev/gpu-sharing": "true"})
-    state = state_with(node, *pods)
-    state.binds = True
-    assert placed(state, pods) == ["a", "a"]
-    state.apply([Upserted(replace(pods[1], nominated_node="a"))])
-    assert reason_on(state, pods[0], request_of(pods[0]), "a") == Reason.FITS
-
-
-def test_the_members_of_a_cycle_are_near_each_other() -> None:
-    """No member is bound yet when the second is asked about."""
-    labels = {name: {"nvidia.com/gpu.clique": f"{name[0]}.0"} for name in ("x1", "x2", "y1", "y2")}
-    nodes = [make_node(name, labels=labels[name]) for name in labels]
-    pods = [member(n) for n in range(2)]
-    first, second = placed(state_with(*nodes, *pods), pods)
-    assert first[0] == second[0]
-    assert first != second
-
-
-@pytest.mark.parametrize("composite", [True, False])
-def test_the_groups_of_a_composite_group_share_a_cycle(composite: bool) -> None:
-    """Without one kube-scheduler asks about the second group when the first has failed or is bound."""
-    pods = [replace(own(f"w{n}"), pod_group=f"g{n}") for n in range(2)]
-    nodes = [make_node(name, 1, labels={"stowage.dev/gpu-sharing": "true"}) for name in "ab"]
-    state = state_with(*nodes, *pods)
-    state.binds = True
-    groups = (PodGroup("PodGroup", "default", f"g{n}", 1, in_composite=composite) for n in range(2))
-    state.apply([Upserted(group) for group in groups])
-    assert (len(set(placed(state, pods))) == 2) is composite
-
-
-def test_a_group_without_a_minimum_has_a_cycle_too() -> None:
-    pods = [replace(own(f"w{n}"), pod_group="g") for n in range(2)]
-    nodes = [make_node(name, 1, labels={"stowage.dev/gpu-sharing": "true"}) for name in "ab"]
-    state = state_with(*nodes, *pods, minimum=0)
-    state.binds = True
-    assert sorted(placed(state, pods)) == ["a", "b"]
-
-
-def test_other_pods_do_not_see_the_places_of_a_cycle() -> None:
-    pods = [member(n) for n in range(2)]
-    state = state_with(make_node("a"), make_node("b"), *pods)
-    placed(state, pods[:1])
-    alone = make_pod("alone", 8)
-    names = NodeNames.of(["a", "b"])
-    result, _ = filter_nodes(state, FilterArgs(alone, names), make_settings())
-    assert list(result.names) == ["a", "b"]
-
-
 def test_a_member_that_is_asked_about_again_begins_a_new_cycle() -> None:
     pods = [member(n) for n in range(2)]
     state = state_with(make_node("a"), make_node("b"), *pods)
@@ -149,41 +95,10 @@ def test_where_pods_have_left_the_snapshot_a_full_node_fits() -> None:
     assert best(state, pods[0]) in ("a", "b")
 
 
-def test_free_nodes_come_first_and_then_the_cheapest_evictions() -> None:
-    pods = [member(n) for n in range(2)]
-    nodes = [make_node(name) for name in "abc"]
-    state = state_with(*nodes, *full("a", *[1] * 8), *full("b", 8), *pods)
-    assert placed(state, pods[:1]) == ["c"]
-    assert placed(state, pods[1:], ["a", "b"]) == ["b"]
-
-
 def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then() -> None:
     pods = [member(n) for n in range(3)]
     state = state_with(make_node("a"), make_node("b"), *full("a", 8), *full("b", 8), *pods, minimum=3)
     assert best(state, pods[0]) == ""
-
-
-@pytest.mark.parametrize(
-    "protected", [{"priority": 1000}, {"priority": 2000}], ids=["equal priority", "higher priority"]
-)
-def test_pods_that_stay_in_the_snapshot_count(protected: dict[str, int]) -> None:
-    pods = [member(n) for n in range(2)]
-    state = state_with(make_node("a"), make_node("b"), *full("a", 8, **protected), *pods)
-    assert best(state, pods[0], ["a"]) == ""
-
-
-@pytest.mark.parametrize("of_group", [False, True])
-def test_a_gang_that_never_preempts_gets_no_full_node(of_group: bool) -> None:
-    pods = [member(n, never_preempts=not of_group) for n in range(2)]
-    state = state_with(make_node("a"), make_node("b"), *full("a", 8), *full("b", 8), *pods)
-    state.apply([Upserted(PodGroup("PodGroup", "default", "g", 2, never_preempts=of_group))])
-    assert best(state, pods[0]) == ""
-
-
-def test_full_nodes_are_for_members_of_native_groups_only() -> None:
-    alone = make_pod("alone", 8, priority=1000)
-    state = state_with(make_node("a"), *full("a", 8), alone)
-    assert best(state, alone) == ""
 
 
 def test_prioritize_knows_the_same_nodes_without_the_answer_of_filter() -> None:

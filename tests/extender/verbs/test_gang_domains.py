@@ -16,10 +16,9 @@ from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked, Planner
 from extender.explain.pod import explain
 from extender.k8s.job_kinds import JobManifest, PodGroupManifest
-from extender.k8s.objects import Deleted, Node, Owner, Pod, PodGroup, RequiredDomain, Upserted
+from extender.k8s.objects import Deleted, Node, Pod, PodGroup, RequiredDomain, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.trial.cluster_pods import trial_of
 from extender.untrusted.limits import GANG_LEVELS, KEY
 from extender.verbs.eviction.plan import plan_evictions
 from extender.verbs.filter import filter_nodes
@@ -80,23 +79,6 @@ def test_the_first_member_may_use_one_domain_that_has_room_for_all(annotations: 
     }
 
 
-def test_without_a_required_level_any_node_may_be_used() -> None:
-    pods = gang(3, {"kueue.x-k8s.io/podset-preferred-topology": RACK})
-    state = checked(*racks(a=2, b=2), make_node("bare"), *pods)
-    assert fits(state, pods[0]) == ["a0", "a1", "b0", "b1", "bare"]
-
-
-def test_no_member_starts_if_no_domain_has_room_for_all_and_explain_names_the_largest() -> None:
-    pods = gang(4, KUEUE)
-    state = checked(*racks(a=2, b=3), *pods)
-    assert refused(state, pods[1]) == {Reason.GANG_DOES_NOT_FIT.text: ["a0", "a1", "b0", "b1", "b2"]}
-    said = explain(state, pods[1], now=NOW)
-    assert "0 of 4 members run, 4 required, in one rack" in said.gang
-    text = "no rack has room for the 4 pods that must start together: b has room for 3."
-    assert text in said.hints
-    assert said.fits == 0
-
-
 def test_a_replacement_waits_for_the_domain_of_the_others() -> None:
     pods = gang(2, KUEUE)
     state = checked(*racks(a=2, b=4), *pods)
@@ -113,33 +95,6 @@ def test_a_replacement_waits_for_the_domain_of_the_others() -> None:
     assert "in one rack (a)" in explain(state, new, now=NOW).gang
     state.apply([Deleted("Pod", "default/other")])
     assert fits(state, new) == ["a1"]
-
-
-def test_an_answer_that_is_not_bound_yet_keeps_the_domain() -> None:
-    pods = gang(2, KUEUE)
-    state = checked(*racks(a=2, b=2), *pods)
-    (first, *_) = fits(state, pods[0])
-    state.reservations.answered(pods[0], first)
-    other = {"a": "b", "b": "a"}[first[0]]
-    state.apply([Upserted(make_pod("other", 8, node_name=f"{first[0]}1"))])  # the other rack is better now
-    assert fits(state, pods[1], [f"{other}0", f"{other}1"]) == []
-    state.reservations.clock = lambda: 1e9
-    assert fits(state, pods[1], [f"{other}0", f"{other}1"]) == [f"{other}0", f"{other}1"]
-
-
-def test_of_the_named_nodes_only_those_are_used_whose_domain_has_room() -> None:
-    pods = gang(2, KUEUE)
-    state = checked(*racks(a=1, b=2, c=2), *pods)
-    assert fits(state, pods[0], ["a0", "c1"]) == ["c1"]
-    assert fits(state, pods[0], ["a0"]) == []
-
-
-def test_members_in_two_domains_leave_none_for_another() -> None:
-    pods = gang(3, KUEUE)
-    state = checked(*racks(a=2, b=2), *pods)
-    bind(state, pods[0], "a0")
-    bind(state, pods[1], "b0")
-    assert fits(state, pods[2]) == []
 
 
 def test_a_slice_stays_in_one_domain_and_slices_may_be_apart() -> None:
@@ -173,29 +128,6 @@ def test_a_level_that_cannot_be_read_is_met_by_no_node(wrong: dict[str, str]) ->
     pods = gang(2, wrong)
     state = checked(*racks(a=2), *pods)
     assert refused(state, pods[0]) == {Reason.NO_DOMAIN.text: ["a0", "a1"]}
-
-
-def test_where_kueue_has_chosen_the_nodes_there_is_nothing_to_choose() -> None:
-    specs = [replace(pod.spec, node_selector=((HOST, f"b{n}"),)) for n, pod in enumerate(gang(2, KUEUE))]
-    pods = [
-        replace(pod, spec=spec, labels=pod.labels | {"kueue.x-k8s.io/podset": "main"})
-        for pod, spec in zip(gang(2, KUEUE), specs, strict=True)
-    ]
-    state = checked(*racks(a=2, b=2), *pods)
-    assert state.gangs.domains_of(pods[0]) == ()
-    assert fits(state, pods[0]) == ["a0", "a1", "b0", "b1"]  # kube-scheduler sends b0 alone
-
-
-def test_pods_of_a_job_that_is_no_gang_share_the_domain_and_are_evicted_one_by_one() -> None:
-    owner = Owner("Job", "train", "u")
-    pods = [make_pod(f"w{number}", 8, annotations=KAI, owner=owner) for number in range(3)]
-    state = checked(*racks(a=2, b=3), *pods)
-    assert fits(state, pods[0]) == ["b0", "b1", "b2"]  # for all three
-    bind(state, pods[0], "a1")
-    assert fits(state, pods[1]) == ["a0"]
-    found = state.gangs.gang_of(pods[0])
-    assert found is not None
-    assert found.minimum == 0
 
 
 def pod_group(spec: dict[str, object], api: str) -> PodGroup:
@@ -272,22 +204,6 @@ async def test_the_evictor_plans_for_all_members_in_one_domain() -> None:
     assert await planner.gang_fits(pods[0], plans[0])
     state.apply([Deleted("Node", "b1")])
     assert not plan_evictions(state, pods[0], sorted(state.nodes), NOW)
-
-
-def test_a_plan_places_them_in_one_domain() -> None:
-    state = checked(*racks(a=2, b=4, c=2), *gang(3, KUEUE))
-    places = trial_of(state, real_moves=True).place_waiting()
-    assert len(places) == 3
-    assert {node[0] for node in places.values()} == {"b"}
-
-
-def test_room_for_the_others_is_held_in_the_domain() -> None:
-    pods = gang(3, KUEUE)
-    state = checked(*racks(a=3, b=9), *pods)
-    state.gang_holds.seconds = 60.0
-    bind(state, pods[0], "a0")
-    (room,) = state.reservations.gangs.values()
-    assert sorted(place.node for place in room.places) == ["a1", "a2"]
 
 
 class World:

@@ -25,8 +25,6 @@ from packing.model.request import Request
 from tests.examples import examples
 from tests.extender.builders import NOW, make_node, make_pod, make_settings, make_state
 
-OTHERS = "a gang of another namespace starts first"
-
 
 def gang(name: str, count: int, *, minimum: int = 0, namespace: str = "ml", **fields: Any) -> list[Pod]:
     labels = {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum or count)}
@@ -66,20 +64,7 @@ def started(first: list[Pod], *others: list[Pod]) -> Cluster:
     return cluster
 
 
-def on_pool(pods: list[Pod], pool: str) -> list[Pod]:
-    return [replace(pod, spec=replace(pod.spec, node_selector=(("pool", pool),))) for pod in pods]
-
-
 FIRST, SECOND = gang("first", 2), gang("second", 2, namespace="web")
-
-
-def test_a_gang_waits_for_an_equal_one_that_has_begun_to_start() -> None:
-    cluster = started(FIRST, SECOND)
-    assert cluster.ask(SECOND[0]) == OTHERS
-    assert cluster.ask(FIRST[1]) == ""
-    assert cluster.ask(make_pod("single")) == ""
-    cluster.create([replace(pod, node_name="a", phase="Running") for pod in FIRST])
-    assert cluster.ask(SECOND[0]) == ""
 
 
 def elastic(roles: str) -> list[Pod]:
@@ -139,34 +124,6 @@ def test_kube_scheduler_never_tries_a_group_that_does_not_match_its_members(
     assert says in explain(cluster.state, pods[0]).held
 
 
-def test_a_gang_names_only_those_of_its_own_namespace() -> None:
-    sibling = gang("sibling", 2)
-    cluster = started(FIRST, sibling, SECOND)
-    assert cluster.ask(sibling[0]) == "stowage ml/first starts first"
-    assert explain(cluster.state, sibling[0]).gang.endswith("; stowage ml/first starts first")
-    told = explain(cluster.state, SECOND[0]).gang
-    assert told.endswith(f"; {OTHERS}")
-    assert "first/" not in told
-    assert "ml" not in told
-
-
-def test_nobody_waits_for_a_gang_of_lower_priority() -> None:
-    urgent = gang("urgent", 2, namespace="web", priority=1)
-    cluster = started(FIRST, urgent)
-    assert cluster.ask(urgent[0]) == ""
-    assert cluster.ask(FIRST[1]) == OTHERS  # it does not take the room of the other
-
-
-def test_nobody_waits_for_a_gang_that_may_not_use_the_same_nodes() -> None:
-    on_a, on_b, on_both = on_pool(FIRST, "a"), on_pool(SECOND, "b"), gang("both", 2, namespace="web")
-    on_both = [*on_pool(on_both[:1], "b"), *on_pool(on_both[1:], "a")]
-    cluster = started(on_a, on_b, on_both)
-    assert cluster.ask(on_b[0]) == ""
-    assert cluster.ask(on_both[0]) == OTHERS  # its other member may
-    cluster.create([replace(make_node("d"), labels={"pool": "b"})])
-    assert cluster.ask(on_b[0]) == ""
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -187,21 +144,6 @@ def test_a_gang_waits_for_another_whose_members_are_still_being_created(
 ) -> None:
     half = [replace(pod, created=time.time() - seconds_ago) for pod in gang("half", 2, minimum=3)]
     assert bool(started(half, SECOND).ask(SECOND[0])) == waits
-
-
-def test_a_gang_that_waits_goes_before_those_that_begin_ten_seconds_later() -> None:
-    cluster = started(FIRST, SECOND)
-    assert cluster.ask(SECOND[0]) == OTHERS
-    cluster.create([replace(pod, node_name="a", phase="Running") for pod in FIRST])
-    early, late = (gang(name, 2) for name in ("early", "late"))
-    for pods in (early, late):
-        cluster.create(pods)
-    assert cluster.ask(early[0], after=9.9) == ""
-    assert cluster.ask(late[0], after=0.2)
-    assert cluster.ask(SECOND[0]) == OTHERS
-    cluster.create([replace(pod, node_name="a", phase="Running") for pod in early])
-    assert cluster.ask(late[0]) == OTHERS
-    assert cluster.ask(SECOND[0]) == ""
 
 
 def test_a_gang_is_held_back_by_one_namespace_for_twenty_seconds_whatever_the_names() -> None:

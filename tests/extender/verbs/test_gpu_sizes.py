@@ -8,25 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cli.explain_text import render
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
-from extender.dialects.pod_request import DEVICE_MEMORY, SEPARATE, WHOLE_GPU, request_of
+from extender.dialects.pod_request import DEVICE_MEMORY, WHOLE_GPU, request_of
 from extender.dialects.pod_resources import RequestError
-from extender.explain.pod import explain
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Listed, Node, Pod, Upserted
 from extender.k8s.resource_claims import DeviceClass
-from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
+from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL
 from extender.settings import Settings
-from extender.verbs.bind import BindingRefused, assign
 from extender.verbs.filter import filter_nodes
-from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
-from tests.extender.builders import GPU, NOW, make_node, make_pod
+from tests.extender.builders import GPU, make_node, make_pod
 from tests.extender.dialects.test_dialect_manifests import node
 
 PART, SMALL = Reason.PART_OF_A_GPU.text, Reason.SMALL_DEVICES.text
@@ -95,33 +90,6 @@ def test_each_kind_of_node(of, part, memory):
         assert refused(state, says("40Gi")) == {of.name: SMALL}
 
 
-def test_instances_that_are_named_have_their_size():
-    state = state_with(node("mig-mixed"))
-    small = "nvidia.com/mig-1g.10gb"
-    assert refused(state, says("9Gi", resource=small)) == {}
-    assert refused(state, says("10Gi", resource=small)) == {"mig-mixed": SMALL}
-
-
-def test_hami_makes_instances_of_gpus_that_are_asked_for_whole():
-    state = state_with(node("hami-mig-on-demand"))
-    assert refused(state, says()) == {}
-    assert refused(state, says(whole="true")) == {"hami-mig-on-demand": PART}
-
-
-def test_bind_gives_the_gpu_that_is_large_enough():
-    state = state_with(hami(40_000, 80_000, 24_000))
-    given = assign(state, says("50Gi"), "hami") | {"hami.io/bind-phase": "success"}
-    assert "GPU-1," in given["hami.io/vgpu-devices-allocated"]
-    first = replace(
-        says("50Gi"), name="first", uid="first", node_name="hami", phase="Running", annotations=given
-    )
-    state.apply([Upserted(first)])
-    with pytest.raises(BindingRefused, match="not enough free GPUs"):
-        assign(state, says("50Gi"), "hami")
-    assert refused(state, says("50Gi", gpus=2)) == {"hami": Reason.TOO_FEW_GPUS.text}
-    assert refused(state, says("30Gi")) == {}
-
-
 def test_shares_have_their_part_of_the_memory():
     state = state_with(SHARED)
 
@@ -160,21 +128,6 @@ def test_a_part_by_name_is_not_whole(name):
         request_of(says(whole="true", resource=name))
 
 
-def full(name: str, on: str, gpus: int) -> Pod:
-    return make_pod(name, gpus, node_name=on, started=NOW - 3600, phase="Running")
-
-
-def test_nobody_is_evicted_where_only_parts_would_be_free():
-    state = state_with(WHOLE, SLICED, full("a", "whole", 2), full("b", "sliced", 16))
-    for pod in (says(whole="true"), says("40Gi")):
-        asked = replace(pod, priority=100)
-        candidates = {
-            name: ProposedVictims([f"uid-{victim}"]) for name, victim in (("whole", "a"), ("sliced", "b"))
-        }
-        found = preempt(state, PreemptArgs(asked, candidates), NOW, most=2).candidates
-        assert list(found) == ["whole"]
-
-
 def least(state: State, pod: Pod) -> bool:
     return "sliced" not in refused(state, pod)
 
@@ -189,53 +142,3 @@ def test_a_setting_says_what_pods_get_that_say_nothing():
         assert least(state, says(labels={QUEUE_LABEL: queue})) is is_least
     assert least(state, replace(says(), namespace="b"))
     assert not least(state, replace(says(labels={QUEUE_LABEL: "gold"}), namespace="b"))
-
-
-@pytest.mark.parametrize("says_something", [says(whole="false"), says("8Gi")])
-def test_the_setting_is_for_pods_that_say_nothing(says_something):
-    assert least(state_with(WHOLE, SLICED, plain_gpu="whole"), says_something)
-
-
-def test_the_setting_does_not_count_for_named_parts_and_does_beside_a_device_class():
-    state = state_with(node("mig-mixed"), plain_gpu="whole")
-    assert refused(state, says(resource="nvidia.com/mig-1g.10gb")) == {}
-    of_dra = DeviceClass("gpu", extended_resource=GPU)
-    assert not least(state_with(WHOLE, SLICED, of_dra, plain_gpu="whole"), says())
-
-
-def test_all_members_of_a_gang_get_whole_gpus():
-    labels = {GANG: "g", GANG_MIN: "3"}
-    members = [replace(make_pod(f"m{n}", 1, labels=labels), annotations={SEPARATE: "none"}) for n in range(3)]
-    assert refused(state_with(WHOLE, SLICED, *members), members[0]) == {}
-    state = state_with(WHOLE, SLICED, *members, plain_gpu="whole")
-    assert refused(state, members[0]) == {"whole": Reason.GANG_DOES_NOT_FIT.text, "sliced": PART}
-
-
-def test_explain_says_which_memory_is_there():
-    state = state_with(SLICED, WHOLE)
-    text = render(explain(state, says("100Gi")))
-    assert "needs 100 GiB on each GPU or share, the largest here has 79.6" in text
-    assert "request at most 81559Mi in stowage.dev/min-gpu-memory" in text
-    assert "needs 40 GiB on each GPU or share, the largest here has 11.2" in render(
-        explain(state, says("40Gi"))
-    )
-    text = render(explain(state_with(UNKNOWN), says("40Gi")))
-    assert "their size here is unknown" in text
-    assert "at least 40 GiB on each GPU" in render(explain(state, says("40Gi")))
-    assert "'40' is in bytes. For 40 GiB write 40Gi." in render(explain(state, says("40")))
-
-
-def test_explain_warns_where_a_part_is_given_and_whole_gpus_are_free():
-    warning = "it gets 1 of 16 replicas of 4 L40S, although whole GPUs are free elsewhere. "
-    warning += 'To require a whole GPU, set annotations: {stowage.dev/whole-gpu: "true"}'
-
-    def warns(*nodes: Node | Pod, pod: Pod | None = None, **settings: object) -> bool:
-        text = " ".join(explain(state_with(*nodes, **settings), pod or says()).hints)
-        return warning in text
-
-    assert warns(WHOLE, SLICED)
-    assert not warns(WHOLE, SLICED, full("a", "whole", 2))
-    assert not warns(WHOLE, SLICED, pod=says(whole="false"))
-    assert not warns(WHOLE, SLICED, pod=says("8Gi"))
-    assert not warns(WHOLE, SLICED, plain_gpu="whole")
-    assert not warns(WHOLE)

@@ -176,44 +176,12 @@ def test_pods_whose_job_is_not_to_be_seen_start_one_by_one(seconds_ago: float, i
     assert "they start one by one, because PyTorchJob job" in explain(scheduler.engine.state, waiting).gang
 
 
-def test_a_kind_that_is_installed_later_counts() -> None:
-    scheduler, job = Scheduler(4), created(JOBS["PyTorchJob"]("job"), 1)
-    scheduler.engine.apply([Listed("PyTorchJob", frozenset(), absent=True)])
-    scheduler.engine.apply([Listed("PyTorchJob", frozenset())])
-    show_job(scheduler, "PyTorchJob", job)
-    scheduler.create(job)
-    assert scheduler.started(job) == 0
-
-
 @pytest.mark.parametrize(("nodes", "start"), [(3, 0), (6, 4), (8, 8)])
 def test_the_hosts_of_a_ray_worker_start_together(nodes: int, start: int) -> None:
     scheduler, job = Scheduler(nodes), ray_cluster("ray", replicas=4, hosts=4)
     show_job(scheduler, "RayCluster", job)
     scheduler.create(job)
     assert scheduler.started(job) == start
-
-
-def test_workers_of_ray_leave_room_for_their_head() -> None:
-    """They are asked about first, and would take all nodes."""
-    job = ray_cluster("ray", replicas=4, minimum=0, head_gpus=8)
-    job.pods.sort(key=lambda one: one["metadata"]["name"], reverse=True)
-    scheduler = Scheduler(1)
-    show_job(scheduler, "RayCluster", job)
-    scheduler.create(job)
-    assert scheduler.started(job) == 0
-    scheduler = Scheduler(2)
-    show_job(scheduler, "RayCluster", job)
-    scheduler.create(job)
-    assert "ray-head" in scheduler.placed
-
-
-def test_pods_beyond_the_minimum_start_where_they_fit() -> None:
-    """The first four of an elastic job start together, the others one by one."""
-    scheduler, job = Scheduler(6), JOBS["PyTorchJob"]("job")
-    job.object["spec"]["elasticPolicy"] = {"minReplicas": 4, "maxReplicas": 16}
-    show_job(scheduler, "PyTorchJob", job)
-    scheduler.create(job)
-    assert scheduler.started(job) == 6
 
 
 KUBEFLOW = {"Master": {"replicas": 1}, "Worker": {"replicas": 7}}

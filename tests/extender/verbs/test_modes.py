@@ -87,16 +87,6 @@ async def test_no_gpu_gets_pods_of_both_modes(seed: int) -> None:
     assert both
 
 
-def test_the_event_names_the_mode() -> None:
-    node = make_node("n1")
-    runs = fraction("runs", MODES[0], **{"gpu-fraction-num-devices": "2", f"{KEY}gpus.devices": "n1-0,n1-1"})
-    cluster = Cluster(node, replace(runs, node_name="n1", phase="Running"))
-    assert why(cluster.state, fraction("other", MODES[1]), "n1") is Reason.WRONG_MODE
-    assert why(cluster.state, fraction("same", MODES[0]), "n1") is Reason.FITS
-    cluster.state.apply([Deleted("Pod", runs.key)])
-    assert why(cluster.state, fraction("other", MODES[1]), "n1") is Reason.FITS
-
-
 def test_an_owner_who_changes_the_mode_of_a_running_pod_has_the_gpu_alone() -> None:
     runs = replace(
         fraction("runs", MODES[0], **{f"{KEY}gpus.devices": "n1-0"}), node_name="n1", phase="Running"
@@ -108,15 +98,6 @@ def test_an_owner_who_changes_the_mode_of_a_running_pod_has_the_gpu_alone() -> N
         two = fraction(mode, mode, **{"gpu-fraction-num-devices": "2"})
         assert why(cluster.state, two, "n1") is Reason.WRONG_MODE
         assert why(cluster.state, fraction(mode, mode), "n1") is Reason.FITS  # on the other GPU
-
-
-def test_a_gpu_that_is_unknown_counts_with_its_mode_on_every_gpu() -> None:
-    runs = replace(
-        fraction("runs", MODES[1], **{f"{KEY}gpus.devices": "all"}), node_name="n1", phase="Running"
-    )
-    cluster = Cluster(make_node("n1"), runs)
-    assert why(cluster.state, fraction("other", MODES[0]), "n1") is Reason.WRONG_MODE
-    assert cluster.state.problems.keys() == {runs.key}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from tests.examples import examples
-from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state, why
+from tests.extender.builders import GPU, NOW, make_pod, make_settings, make_state, why
 from tests.extender.dialects.test_dialect_manifests import NODES, PODS
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
@@ -30,19 +30,6 @@ from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 NOBODY = Reason.NO_ASSIGNER
 ASKS = {"vgpu-manager": "vgpu-manager-memory-and-cores", "volcano": "volcano-hami-core"}
 ASKS |= {"koordinator": "koordinator-nvidia"}
-
-
-@pytest.mark.parametrize("name", ASKS)
-def test_nothing_fits_where_stowage_binds_and_cannot_assign_the_gpu(name: str) -> None:
-    asking = pod_of(ASKS[name])
-    assert why(make_state(node_of(name), binds=True), asking, name) is NOBODY
-    assert why(make_state(node_of(name)), asking, name) is Reason.FITS  # its own scheduler may assign
-
-
-def test_a_whole_gpu_of_a_node_that_shares_them_has_to_be_assigned_too() -> None:
-    assert why(make_state(node_of("koordinator"), binds=True), make_pod("p"), "koordinator") is NOBODY
-    assert why(make_state(node_of("hami"), binds=True), make_pod("p"), "hami") is Reason.FITS
-    assert why(make_state(make_node("a"), node_of("volcano"), binds=True), make_pod("p"), "a") is Reason.FITS
 
 
 def own(name: str, **annotations: str) -> Pod:
@@ -56,13 +43,6 @@ def urgent(name: str) -> Pod:
 def test_where_stowage_does_not_bind_nobody_assigns_its_shares() -> None:
     assert why(make_state(node_of("stowage")), own("p"), "stowage") is NOBODY
     assert why(make_state(node_of("stowage"), binds=True), own("p"), "stowage") is Reason.FITS
-
-
-def test_a_pod_without_gpu_is_not_concerned() -> None:
-    names = NodeNames.of(["stowage", "volcano"])
-    state = make_state(node_of("stowage"), node_of("volcano"), binds=True)
-    result, _ = filter_nodes(state, FilterArgs(make_pod("p", 0), names), make_settings())
-    assert list(result.names) == ["stowage", "volcano"]
 
 
 def test_what_cannot_be_said_to_the_device_plugin_does_not_fit() -> None:
@@ -82,11 +62,6 @@ def test_an_init_container_may_have_the_gpu_of_a_later_sidecar() -> None:
     state = make_state(node_of("hami"), binds=True)
     assert why(state, make_pod("late", spec=late), "hami") is Reason.FITS
     assert why(state, make_pod("early", spec=early), "hami") is Reason.FITS
-
-
-def test_annotations_that_change_the_meaning_of_the_assignment_do_not_fit() -> None:
-    forged = own("p", **{"hami.io/vgpu-devices-allocated": "GPU-aaaa,NVIDIA,1,1:;"})
-    assert why(make_state(node_of("stowage"), binds=True), forged, "stowage") is NOBODY
 
 
 def test_filter_explain_and_preempt_say_the_same() -> None:

@@ -12,7 +12,7 @@ from extender.k8s.objects import Owner, Pod, Upserted
 from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
-from extender.settings import Queue, Settings
+from extender.settings import Settings
 from extender.untrusted.limits import RESERVED_NODES
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
@@ -62,33 +62,6 @@ def test_only_pods_that_end_in_time_or_go_first_use_reserved_nodes(pod, reason):
     assert why(state, pod, "b") == (reason if reason is Reason.TOO_FEW_GPUS else Reason.FITS)
 
 
-def test_a_pod_that_will_be_beyond_its_maximum_duration_is_admitted_if_the_evictor_is_on():
-    labels = {"stowage.dev/queue": "short"}
-    pod, train = small(labels=labels), replace(TRAIN, labels=labels)
-    state = reserved()
-    state.apply([Upserted(train)])
-    for on, longest, reason in (
-        (False, 300, Reason.RESERVED),
-        (True, 300, Reason.FITS),
-        (True, 900, Reason.RESERVED),
-    ):
-        state.rights.queues.by_name["short"] = Queue(max_duration=longest)
-        state.large_jobs.evicts_equals = on
-        assert why(state, replace(pod), "a") == reason, (on, longest)
-
-
-def test_members_of_the_reserved_gang_are_not_refused():
-    gang = {"scheduling.x-k8s.io/pod-group": "g"}
-    members = [make_pod(f"g{n}", 4, priority=5, labels=gang) for n in range(2)]
-    state = reserved(*members)
-    found = state.gangs.gang_of(members[0])
-    key = found.key if found else ""
-    (one,) = state.large_jobs.table.current
-    state.large_jobs.update(Reservations((one._replace(key=key),)))
-    assert [why(state, member, "a") for member in members] == [Reason.FITS] * 2
-    assert why(state, TRAIN, "a") == Reason.RESERVED
-
-
 def test_a_kind_whose_runs_end_in_time_is_admitted_only_with_learned_ends():
     pod = small(owner=Owner("Job", "eval-17", "u"))
     for mode, reason in (("limits", Reason.RESERVED), ("learned", Reason.FITS)):
@@ -120,12 +93,6 @@ def test_preempt_leaves_reserved_nodes_out():
     proposed = {victim.node_name: ProposedVictims([victim.uid]) for victim in victims}
     assert [*preempt(state, PreemptArgs(pod, proposed), NOW).candidates] == ["b"]
     assert [*preempt(state, PreemptArgs(TRAIN, proposed), NOW, most=2).candidates] == ["a", "b"]
-
-
-def test_without_a_reservation_nothing_is_refused():
-    state = reserved()
-    state.large_jobs.update(Reservations())
-    assert why(state, small(), "a") == Reason.FITS
 
 
 def test_the_table_is_stored_and_what_is_not_one_is_ignored():

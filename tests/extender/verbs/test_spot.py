@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from extender.cluster.factory import state_of
 from extender.dialects.pod_request import request_of
-from extender.explain.node import view_node
-from extender.explain.pod import explain
 from extender.inventory.node_state import LEAVING_TAINTS, SPOT_LABELS, is_leaving, is_spot
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
@@ -20,10 +16,9 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.queue import RESTARTABLE
 from extender.settings import Settings
 from extender.verbs import evaluate as evaluate_module
-from extender.verbs.evaluate import SPOT_BIAS, evaluate, reason_on
+from extender.verbs.evaluate import evaluate, reason_on
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
 from tests.packing.victims.random_nodes import Victim, search_among
 
@@ -85,15 +80,6 @@ def test_a_forecast_of_an_interruption_does_not_close_a_node(key):
     assert not is_leaving(Node("n", taints=(Taint(key, "", "NoSchedule"),)))
 
 
-def test_a_node_opens_again_when_the_taint_goes():
-    node = make_node("n")
-    state = make_state(node)
-    state.apply([Upserted(replace(node, taints=LEAVING))])
-    assert why(state, make_pod("a"), "n") == Reason.LEAVING
-    state.apply([Upserted(node)])
-    assert why(state, make_pod("a"), "n") == Reason.FITS
-
-
 def inventory_state(*objects):
     state = make_state(*objects)
     state.policy = POLICIES["inventory"]()
@@ -137,35 +123,6 @@ def test_required_pods_that_are_not_restartable_get_no_spot_node():
     assert why(state, pod, "s") == Reason.FITS
 
 
-def test_without_a_spot_node_costs_are_those_of_the_policy():
-    state = inventory_state(make_node("a", 2), make_node("b", 4), make_node("s", labels=SPOT))
-    pod, names = make_pod("p"), NodeNames.of(["a", "b"])
-    state.apply([Deleted("Node", "s")])
-    assert not state.fleet.spot_rows
-    plain = state.policy.cost(state.fleet, request_of(pod))[state.rows(names)]
-    assert (evaluate(state, pod, request_of(pod), names).cost == plain).all()
-
-
-_KINDS = st.lists(st.tuples(st.booleans(), st.integers(1, 8)), min_size=1, max_size=8)
-
-
-@settings(max_examples=examples(50))
-@given(_KINDS, st.integers(1, 8), st.booleans())
-def test_within_one_kind_the_order_is_that_of_the_policy(kinds, gpus, is_restartable):
-    nodes = [make_node(f"n{i}", count, labels=SPOT if spot else {}) for i, (spot, count) in enumerate(kinds)]
-    state = make_state(*nodes)
-    pod = restartable(gpus=gpus) if is_restartable else make_pod("p", gpus)
-    names = NodeNames.of([node.name for node in nodes])
-    with_spot = evaluate(state, pod, request_of(pod), names)
-    state.spot = "ignore"
-    without = evaluate(state, pod, request_of(pod), names)
-    assert (with_spot.codes == without.codes).all()
-    any_spot = any(spot for spot, _ in kinds)
-    for i in np.flatnonzero(with_spot.codes == Reason.FITS):
-        extra = 2.0 * gpus if any_spot and kinds[i][0] != is_restartable else 0
-        assert with_spot.cost[i] - without.cost[i] == pytest.approx(extra, abs=1e-4)
-
-
 def test_no_eviction_makes_room_on_a_node_that_leaves():
     node = make_node("n", 1)
     state = make_state(node, make_pod("old", 1, node_name="n"))
@@ -176,16 +133,6 @@ def test_no_eviction_makes_room_on_a_node_that_leaves():
     state.apply([Upserted(replace(node, taints=LEAVING))])
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
     assert search_among(state.fleet, request_of(pod), [Victim(held, (1.0,))], row=row) is None
-
-
-def test_people_see_which_nodes_are_spot_and_what_that_costs():
-    state = inventory_state(make_node("s", 4, labels=SPOT), make_node("d", 4))
-    views = [view_node(state, name, 0.0) for name in "sd"]
-    assert [view is not None and view.spot for view in views] == [True, False]
-    best, other = explain(state, restartable()).best
-    assert (best.node, best.terms["spot"]) == ("s", 0)
-    assert (other.node, other.terms["spot"]) == ("d", SPOT_BIAS)
-    assert "spot" in other.why
 
 
 def test_a_fault_in_the_preference_refuses_no_pod(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
@@ -80,14 +78,6 @@ def test_what_is_allocated_is_taken_and_what_is_given_up_is_free() -> None:
     assert not len(volcano.session)
 
 
-def test_a_pod_moves_to_another_node() -> None:
-    volcano = Volcano(make_node("a"), make_node("b"), FIVE, SIX)
-    volcano.allocate(SIX)
-    volcano.allocate(SIX, node="b")
-    assert volcano.predicate(FIVE) == FITS
-    assert volcano.predicate(FIVE, "b") == FULL
-
-
 def test_the_watch_takes_over() -> None:
     volcano = Volcano(make_node("a"), FIVE, SIX)
     volcano.allocate(SIX)
@@ -140,27 +130,6 @@ def test_who_waits_for_room_holds_it_until_the_session_ends() -> None:
     assert volcano.predicate(FIVE) == FITS
 
 
-def test_who_waits_for_room_gives_it_up() -> None:
-    low = make_pod("low", 8, node_name="a")
-    volcano = Volcano(make_node("a"), low, FIVE, SIX)
-    volcano.evict(low)
-    volcano.allocate(SIX, TaskStatus.PIPELINED)
-    volcano.deallocate(SIX)
-    assert volcano.predicate(FIVE) == FITS
-
-
-@pytest.mark.parametrize("deleting", [False, True])
-def test_nothing_is_bound_where_others_have_not_left_yet(deleting: bool) -> None:
-    low = make_pod("low", 8, node_name="a", deleting=deleting)
-    volcano = Volcano(make_node("a"), low, SIX)
-    if not deleting:
-        assert volcano.predicate(SIX) == FULL
-        volcano.evict(low)
-    assert volcano.predicate(SIX) == FITS
-    assert volcano.allocate(SIX) == Reason.NO_FREE_GPUS.text
-    assert not volcano.allocate(SIX, TaskStatus.PIPELINED)
-
-
 def test_an_eviction_that_did_not_happen_is_forgotten() -> None:
     low = make_pod("low", 8, node_name="a")
     volcano = Volcano(make_node("a"), low, SIX)
@@ -191,14 +160,6 @@ def tasks(*pods: Pod) -> list[Task]:
 URGENT = make_pod("urgent", 4, priority=100)
 
 
-def test_victims_are_the_cheapest_of_the_candidates() -> None:
-    low, high = make_pod("low", 4, node_name="a"), make_pod("high", 4, node_name="a", priority=10)
-    volcano = Volcano(make_node("a"), low, high, URGENT)
-    assert victims(volcano.session, URGENT, tasks(low, high)).uids == {low.uid}
-    assert victims(volcano.session, URGENT, tasks(high)).uids == {high.uid}
-    assert victims(volcano.session, URGENT, []).vote is Vote.REJECT
-
-
 def test_of_candidates_on_many_nodes_those_of_the_first_nodes_are_taken_all() -> None:
     names = [f"n{number}" for number in range(VOLCANO_NODES + 1)]
     halves = [make_pod(f"{half}-{name}", 4, node_name=name) for half in ("first", "second") for name in names]
@@ -206,26 +167,6 @@ def test_of_candidates_on_many_nodes_those_of_the_first_nodes_are_taken_all() ->
     volcano = Volcano(*(make_node(name) for name in names), *halves, whole)
     plans = victims(volcano.session, whole, tasks(*halves)).plans
     assert [plan.node for plan in plans] == names[:VOLCANO_NODES]
-
-
-def test_pods_of_the_same_priority_are_no_victims() -> None:
-    same = make_pod("same", 8, node_name="a", priority=100)
-    volcano = Volcano(make_node("a"), same, URGENT)
-    found = victims(volcano.session, URGENT, tasks(same))
-    assert (found.vote, found.uids) == (Vote.REJECT, frozenset())
-
-
-def test_the_second_pod_of_a_gang_gets_other_victims() -> None:
-    first, second = make_pod("first", 4, node_name="a"), make_pod("second", 4, node_name="a")
-    other = make_pod("other", 4, priority=100)
-    volcano = Volcano(make_node("a"), first, second, URGENT, other)
-    (chosen,) = victims(volcano.session, URGENT, tasks(first, second)).uids
-    gone, stays = (first, second) if chosen == first.uid else (second, first)
-    volcano.evict(gone)
-    assert not volcano.allocate(URGENT, TaskStatus.PIPELINED)
-    assert victims(volcano.session, other, tasks(stays)).uids == {stays.uid}
-    volcano.evict(stays)
-    assert not volcano.allocate(other, TaskStatus.PIPELINED)
 
 
 def test_where_the_pod_fits_volcano_may_evict_for_its_own_reasons() -> None:

@@ -13,7 +13,6 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import DisruptionLog
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
-from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from packing.victims.rights import RESTART, ROOM_SECONDS
 from tests.extender.builders import (
@@ -25,7 +24,6 @@ from tests.extender.builders import (
     make_node,
     make_pod,
     make_state,
-    why,
 )
 
 HOUR = 3600.0
@@ -88,74 +86,10 @@ def test_a_part_of_a_gpu_is_not_worth_hours_of_work_of_others():
     assert evaluation.keys.argmin() == 1
 
 
-def test_the_best_node_is_first():
-    state = make_state(
-        make_node("a", 2), make_node("b", 2), make_node("c", 2),
-        make_pod("on-a", 2, node_name="a", started=NOW - HOUR),
-        make_pod("on-b", 2, node_name="b", started=NOW - 60),
-        make_pod("on-c", 2, node_name="c", started=NOW - 60, priority=5),
-    )  # fmt: skip
-    assert list(plans(state, high(2))) == ["b", "a", "c"]
-
-
-def test_a_pod_of_higher_priority_is_never_evicted_to_spare_lower_ones():
-    state = make_state(
-        make_node("n", 4),
-        make_pod("high", 2, node_name="n", priority=10, started=NOW),
-        *(make_pod(f"low-{i}", 1, node_name="n", started=NOW - 100 * HOUR) for i in range(2)),
-    )
-    assert plans(state, high(2)) == {"n": ["low-0", "low-1"]}
-    assert plans(state, high(3))["n"][0] == "high"
-    assert len(plans(state, high(3))["n"]) == 2
-
-
 def test_pods_of_equal_or_higher_priority_stay():
     state = make_state(make_node("n", 2), make_pod("equal", 1, node_name="n", priority=100))
     state.apply([Upserted(make_pod("higher", 1, node_name="n", priority=101))])
     assert plans(state, high(1)) == {}
-
-
-def test_a_pod_that_never_preempts_evicts_nobody():
-    state = make_state(make_node("n", 1), make_pod("low", 1, node_name="n"))
-    assert plans(state, high(1, never_preempts=True)) == {}
-
-
-def test_nodes_where_it_fits_or_never_can_have_no_plan():
-    state = make_state(
-        make_node("free", 2), make_node("small", 1), make_node("none", 0),
-        make_pod("on-small", 1, node_name="small"), make_pod("cpu", 0, node_name="none"),
-    )  # fmt: skip
-    assert plans(state, high(2)) == {}
-
-
-def test_pods_that_terminate_are_enough_alone():
-    state = make_state(
-        make_node("n", 2),
-        make_pod("going", 1, node_name="n", priority=50, deleting=True, started=NOW - 9 * HOUR),
-        make_pod("young", 1, node_name="n", started=NOW),
-    )
-    assert plans(state, high(1)) == {"n": ["going"]}
-    assert plans(state, high(2)) == {"n": ["going", "young"]}
-
-
-def test_a_pod_that_terminates_is_left_out_where_it_does_not_help():
-    state = make_state(
-        make_node("n", 1),
-        make_pod("going", 0, node_name="n", deleting=True),
-        make_pod("low", 1, node_name="n"),
-    )
-    assert plans(state, high(1)) == {"n": ["low"]}
-
-
-def test_nominated_pods_hold_what_terminating_ones_leave():
-    state = make_state(
-        make_node("n", 2),
-        make_pod("going", 1, node_name="n", deleting=True),
-        make_pod("low", 1, node_name="n"),
-        make_pod("first", 1, nominated_node="n", priority=100),
-    )
-    assert plans(state, high(1)) == {"n": ["going", "low"]}  # beside "first" both must leave
-    assert plans(state, high(1, priority=200)) == {"n": ["going"]}
 
 
 @pytest.fixture
@@ -259,28 +193,6 @@ def test_shielded_jobs_stay():
     assert plan.cost[1] - ROOM_SECONDS * plan.room == pytest.approx(2 * RESTART, abs=0.01)  # it suffered once
 
 
-def test_a_gang_has_one_runtime_however_fresh_its_members_are():
-    labels = in_gang("g", 2) | {"stowage.dev/queue": "batch"}
-    old = make_pod("old", 1, node_name="n", labels=labels, started=NOW - HOUR)
-    fresh = make_pod("fresh", 1, node_name="n", labels=labels, started=NOW - 1)
-    state = make_state(make_node("n", 2), old, fresh)
-    assert plans(state, high(1)) == {"n": ["old", "fresh"]}
-    state.apply([Upserted(replace(old, started=NOW - 1))])
-    assert plans(state, high(1)) == {}  # all of it is below the minimum runtime
-
-
-def test_a_semi_preemptible_gang_keeps_its_minimum():
-    labels = in_gang("g", 2) | {"kai.scheduler/preemptibility": "semi-preemptible"}
-    pods = [make_pod(f"g{i}", 1, node_name="n", labels=labels, started=NOW - i) for i in range(3)]
-    state = make_state(make_node("n", 3), *pods)
-    assert plans(state, high(1)) == {"n": ["g0"]}
-    assert plans(state, high(2)) == {}
-    state.apply([Deleted("Pod", pods[0].key)])
-    assert plans(state, high(2)) == {}
-    alone = make_pod("alone", 3, node_name="n", labels={"kai.scheduler/preemptibility": "semi-preemptible"})
-    assert plans(make_state(make_node("n", 3), alone), high(1)) == {}  # it is its own minimum
-
-
 def test_each_take_over_doubles_the_time_until_the_next():
     old = make_pod("old", 1, node_name="n", labels=BACKFILL, started=NOW - 7 * HOUR, created=NOW - 7 * HOUR)
     state, waits = make_state(make_node("n", 1), old), make_pod("p", 1, labels=BACKFILL)
@@ -291,35 +203,6 @@ def test_each_take_over_doubles_the_time_until_the_next():
     assert plans(state, waits, to_equals=True) == {}
     [plan] = plan_evictions(state, waits, ["n"], NOW + HOUR + 1, to_equals=True)
     assert victims(plan) == ["old"]
-
-
-def test_a_plan_is_valid_when_its_victims_are_gone():
-    state = make_state(
-        make_node("n", 4), *(make_pod(f"v{i}", 1 + i % 2, node_name="n", cpu="20") for i in range(3))
-    )
-    pod = high(2, cpu="40")
-    [plan] = plan_evictions(state, pod, ["n"], NOW)
-    state.apply([Deleted("Pod", victim.key) for victim in plan.victims])
-    assert why(state, pod, "n") is Reason.FITS
-
-
-def test_planning_changes_nothing():
-    state = make_state(make_node("n", 2), make_pod("low", 2, node_name="n"))
-    before = state.fleet.arrays.free_devices.copy(), state.fleet.arrays.compute.copy()
-    plans(state, high(1))
-    assert (state.fleet.arrays.free_devices == before[0]).all()
-    assert (state.fleet.arrays.compute == before[1]).all()
-
-
-def test_a_node_that_runs_as_many_pods_as_it_may_needs_a_victim_for_each():
-    state = make_state(
-        make_node("n", 2, pods="2"),
-        make_pod("gpu", 2, node_name="n"),
-        make_pod("daemon", 0, node_name="n", priority=1000),
-    )
-    assert plans(state, high(1)) == {"n": ["gpu"]}
-    state.apply([Upserted(make_pod("late", 0, node_name="n", priority=1000))])
-    assert plans(state, high(1)) == {}
 
 
 def budget(state: State, label: str, allowed: int) -> None:
@@ -348,17 +231,3 @@ def overlapping() -> State:
 def test_no_budget_is_violated_where_a_set_of_pods_violates_none(overlapping):
     [plan] = plan_evictions(overlapping, high(4), ["n"], NOW)
     assert (sorted(victims(plan)), plan.pdb_violations) == (["b-dear", "c-dear"], 0)
-
-
-def test_no_plan_violates_more_budgets_than_the_set_that_was_proposed():
-    """Each of three budgets permits one of three pods, neither the cheapest nor the dearest."""
-    state, sizes = make_state(make_node("n", 18)), {"cheap": 1, "middle": 3, "dear": 2}
-    for label in "bcd":
-        for number, (name, gpus) in enumerate(sizes.items()):
-            started = NOW - number * 100 * HOUR
-            pod = make_pod(f"{label}-{name}", gpus, node_name="n", started=started, labels={label: "yes"})
-            state.apply([Upserted(pod)])
-        budget(state, label, 1)
-    proposed = {"n": {f"uid-{label}-middle" for label in "bcd"}}
-    [plan] = plan_evictions(state, high(9), ["n"], NOW, proposed=proposed)
-    assert (sorted(victims(plan)), plan.pdb_violations) == (["b-middle", "c-middle", "d-middle"], 0)

@@ -141,24 +141,6 @@ async def test_the_room_is_for_the_replacements(api: ApiServer, start: Start) ->
     assert fits(replica, "other", "n2")  # it is held no longer
 
 
-async def test_a_replacement_that_is_bound_takes_no_more_than_its_own_room(
-    api: ApiServer, start: Start
-) -> None:
-    """At once, before the evictor looks again: nothing wakes pods that were refused until then."""
-    replica = start()
-    await replica.rounds(33)
-    for name in ("a", "b"):
-        api.delete(f"ml/{name}")
-    api.put(runs("a-again", "n2"))
-    for name in ("b-again", "other"):
-        waiting = runs(name, "n2")
-        waiting["spec"]["nodeName"], waiting["status"] = "", pod("any", priority=0)["status"]
-        api.put(waiting)
-    await replica.rounds(0)
-    assert fits(replica, "b-again", "n2")
-    assert not fits(replica, "other", "n2")
-
-
 def fits(replica: Replica, name: str, on: str) -> bool:
     return fits_on(replica.state, replica.state.pods[f"ml/{name}"], on)
 
@@ -211,18 +193,6 @@ async def test_nobody_moves_off_a_node_that_its_owner_keeps(
     assert moved(api) == ([] if says == "true" else ["ml/a", "ml/b"])
 
 
-@pytest.mark.parametrize(("says", "moves"), [("", []), ("true", ["ml/a", "ml/b"])])
-async def test_a_pod_with_a_volume_moves_if_it_says_so(
-    api: ApiServer, start: Start, says: str, moves: list[str]
-) -> None:
-    with_volume = runs("a", "n1")
-    with_volume["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]
-    with_volume["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] = says
-    api.put(with_volume)
-    await start().rounds(33)
-    assert moved(api) == moves
-
-
 async def test_a_move_is_not_made_where_a_budget_refuses_it(api: ApiServer, start: Start) -> None:
     api.evictions.disruptions["b"] = 0
     replica = start()
@@ -230,14 +200,6 @@ async def test_a_move_is_not_made_where_a_budget_refuses_it(api: ApiServer, star
     assert log(api, "evict") == []
     assert nominated(api) is None
     assert fits(replica, "p", "n1") is False
-
-
-async def test_it_can_only_recommend(api: ApiServer, start: Start) -> None:
-    replica = start(consolidation="recommend")
-    await replica.rounds(60)
-    assert log(api) == [("event", "ml/p", "MoveRecommended")]
-    note = api.evictions.events[0]["note"]
-    assert note.startswith("2 moves would make room; lost work: ")
 
 
 @pytest.mark.parametrize(("lost", "moves"), [(7000.0, []), (5000.0, ["ml/a", "ml/b"])])
@@ -326,24 +288,6 @@ async def test_room_is_made_for_a_large_job_that_is_expected(api: ApiServer, sta
     api.delete("ml/p")
     await replica.rounds(10)
     assert moved(api) == ["ml/a"]
-
-
-@pytest.mark.usefixtures("nobody_waits")
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"consolidation_background": "off"},
-        {"consolidation_moves": 1},
-        {"consolidation_after_seconds": 50},
-    ],
-    ids=str,
-)
-async def test_what_the_settings_forbid_before_anybody_waits(
-    api: ApiServer, start: Start, change: dict[str, Any]
-) -> None:
-    replica = start(**(BACKGROUND | change))
-    await replica.rounds(60)
-    assert log(api) == []
 
 
 @pytest.mark.usefixtures("nobody_waits")

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from extender.cluster.state import State
-from extender.evictor.book import SETTLE, Book, Hold, Schedulers
+from extender.evictor.book import SETTLE, Hold, Schedulers
 from extender.evictor.decision import (
-    OWN_GRACE,
     best_plan,
     candidates,
-    longest_grace,
     needs_no_plan,
     nodes_for,
-    waiting_pods,
     why_evicted,
 )
 from extender.k8s.affinity import Taint
-from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
+from extender.k8s.objects import Container, Node, Pod, PodSpec, Upserted
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import Queue
@@ -32,38 +26,6 @@ from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.evictor.waiting import settled, victim, waiter
 
 
-def schedulers(*names: str) -> Schedulers:
-    return Schedulers(names or ("default-scheduler",))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"unscheduled": ""},  # kube-scheduler has not tried it yet
-        {"unscheduled": "SchedulerError"},
-        {"scheduler_name": "volcano"},
-        {"deleting": True},
-        {"node_name": "n1"},
-        {"phase": "Failed"},
-    ],
-)
-def test_only_pods_that_a_scheduler_of_ours_could_not_place_wait(changes: dict[str, Any]) -> None:
-    state = make_state(make_node("n1"), waiter("other"), replace(waiter("p"), **changes))
-    assert [pod.name for pod in waiting_pods(state, schedulers())] == ["other"]
-
-
-def test_a_pod_that_is_being_bound_does_not_wait() -> None:
-    state = make_state(make_node("n1"), waiter())
-    state.assume(state.pods["default/p"], "n1", {}, now=0.0)
-    assert waiting_pods(state, schedulers()) == []
-
-
-def test_pods_that_leave_the_state_do_not_wait() -> None:
-    state = make_state(make_node("n1"), waiter("a"), waiter("b"))
-    state.apply([Deleted("Pod", "default/a"), Upserted(replace(waiter("b"), uid="again"))])
-    assert [pod.uid for pod in waiting_pods(state, schedulers())] == ["again"]
-
-
 def test_schedulers_are_bounded() -> None:
     """A caller writes any names into filter requests."""
     known = Schedulers(["stowage"])
@@ -72,17 +34,6 @@ def test_schedulers_are_bounded() -> None:
     assert "stowage" in known
     assert "s0" in known
     assert len(known._names) == SCHEDULERS
-
-
-def test_the_most_urgent_pod_is_first() -> None:
-    pods = [
-        waiter("young", created=9.0),
-        waiter("old", created=1.0),
-        waiter("high", priority=200, created=10.0),
-        waiter("low", priority=1, created=0.0),
-    ]
-    names = [pod.name for pod in candidates(settled(*pods), pods, 0.0, Counter())]
-    assert names == ["high", "old", "young", "low"]
 
 
 def test_who_gets_no_room_and_why() -> None:
@@ -102,26 +53,6 @@ def test_who_gets_no_room_and_why() -> None:
     assert [pod.name for pod in candidates(book, pods.values(), SETTLE, skipped)] == ["later", "settling"]
     book.holds["uid-nominated"].partial = True  # not all of its victims could be evicted: it needs a new plan
     assert pods["nominated"] in candidates(book, pods.values(), 1.0, skipped)
-
-
-def test_a_pod_that_never_preempts_may_take_over_from_equals() -> None:
-    """`preemptionPolicy: Never` is about pods of lower priority: see `Rights.why_not`."""
-    pod = waiter("never", never_preempts=True)
-    assert candidates(settled(pod), [pod], 0.0, Counter()) == [pod]
-
-
-def test_back_off_doubles_up_to_five_minutes_and_ends_with_the_pod() -> None:
-    book = Book()
-    book.see({"u"}, 0.0)
-    now, pauses = 0.0, []
-    for _ in range(9):
-        book.delay("u", now)
-        pause = next(second for second in range(1000) if book.may_try("u", now + second))
-        pauses.append(pause)
-        now += pause
-    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-    book.see(set(), now)
-    assert book.may_try("u", now)
 
 
 def test_nodes_are_those_that_kube_scheduler_would_accept() -> None:
@@ -191,14 +122,6 @@ def test_a_queue_limits_its_evictions_in_an_hour() -> None:
 
     assert [chosen(gpus, 2000.0) for gpus in (1, 2, 3)] == [0, 1, None]
     assert chosen(3, 1000.0 + 3601.0) == 2
-
-
-def test_the_grace_is_that_of_the_queue() -> None:
-    state = full()
-    state.rights.queues = Queues({"batch": Queue(grace=30, priority_classes=frozenset({"low"}))})
-    low, other = victim("a", priority_class="low"), victim("b")
-    assert longest_grace(state, [low]) == 30
-    assert longest_grace(state, [low, other]) == longest_grace(state, []) == OWN_GRACE
 
 
 def test_why_a_victim_goes() -> None:

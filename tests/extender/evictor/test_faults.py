@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 
 from extender.cluster.reservations import Reserved
-from tests.examples import some
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Start, log, node, nominated, pod
@@ -37,64 +35,6 @@ async def test_a_budget_stops_before_anybody_goes(api: ApiServer, start: Start) 
     assert {key for _, key, _ in log(api, "evict")} == {"ml/v", "ml/w"}
 
 
-async def test_after_a_refusal_half_way_a_new_plan_counts_what_is_leaving(
-    api: ApiServer, start: Start
-) -> None:
-    """The dry runs of two pods of one budget both succeed."""
-    api.put(node("n1", gpus=2))
-    api.put(pod("p", gpus=2))
-    second = pod("w", "n1")
-    second["metadata"]["labels"] = {"app": "v"}
-    api.put(second)
-    api.evictions.disruptions["v"] = 1
-    replica = start()
-    await replica.rounds(2)
-    evicted = [key for _, key, _ in log(api, "evict")]
-    assert sorted(evicted) == ["ml/v", "ml/w"]
-    assert nominated(api) == "n1"
-    assert replica.metric("evictions_total", result="budget") == 1
-    await replica.rounds(5)
-    assert replica.metric("evictions_total", result="evicted") == 1
-    api.evictions.disruptions["v"] = 1
-    await replica.rounds(40)
-    assert replica.metric("evictions_total", result="evicted") == 2
-    assert all("deletionTimestamp" in api.pods.objects[f"ml/{name}"]["metadata"] for name in "vw")
-
-
-@pytest.mark.parametrize(
-    ("action", "fault"),
-    some(
-        product(
-            ["nominate", "dry-run", "evict", "event"],
-            ["500", "403", "409", "429", "460", "hangup", "lost", "422"],
-        ),
-        11,
-    ),
-)
-async def test_no_fault_ends_the_loop_or_evicts_twice(
-    api: ApiServer, start: Start, action: str, fault: str
-) -> None:
-    api.evictions.faults[action].append(fault)
-    replica = start()
-    await replica.rounds(12)
-    assert len(log(api, "evict")) == 1
-    assert nominated(api) == "n1"
-    assert replica.metric("errors_total") == 0
-
-
-async def test_a_dead_api_server_is_survived(
-    api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    replica = start()
-    await replica.rounds(1)
-    api.stop()
-    await replica.rounds(3)
-    api.start()
-    await replica.rounds(20)
-    assert len(log(api, "evict")) == 1
-    assert replica.metric("errors_total") == 0
-
-
 async def test_a_crash_after_the_nomination(api: ApiServer, start: Start) -> None:
     """Nobody has gone yet. The nomination of the dead replica expires, and the next plan is made."""
     first = start()
@@ -107,39 +47,6 @@ async def test_a_crash_after_the_nomination(api: ApiServer, start: Start) -> Non
     await second.rounds(3)
     assert len(log(api, "evict")) == 1
     assert nominated(api) == "n1"
-
-
-async def test_a_crash_after_the_first_eviction(api: ApiServer, start: Start) -> None:
-    """Two must go, and one has: the next replica evicts only the other."""
-    api.put(node("n1", gpus=2))
-    api.put(pod("p", gpus=2))
-    api.put(pod("w", "n1"))
-    first = start()
-    first.leader.lose_after = 4  # nominate, two dry runs, one eviction
-    await first.rounds(2)
-    assert len(log(api, "evict")) == 1
-    assert first.state.reservations.by_reason(Reserved.EVICTOR) == {} or await first.rounds() is None
-    second = start(nomination_seconds=5)
-    await second.rounds(2)
-    api.put(pod("p", gpus=2))  # kube-scheduler clears the nomination
-    await second.rounds(4)
-    assert sorted(key for _, key, _ in log(api, "evict")) == ["ml/v", "ml/w"]
-    assert nominated(api) == "n1"
-    await second.rounds(10)
-    assert len(log(api, "evict")) == 2
-
-
-async def test_a_crash_after_the_last_eviction_evicts_nobody_more(api: ApiServer, start: Start) -> None:
-    first = start()
-    await first.rounds(2)
-    second = start()
-    api.put(pod("p"))  # kube-scheduler has cleared the nomination meanwhile
-    await second.rounds(5)
-    assert len(log(api, "evict")) == 1
-    assert nominated(api) == "n1"  # the room that comes is held again
-    api.delete("ml/v")
-    await second.rounds(3)
-    assert len(log(api, "evict")) == 1
 
 
 @pytest.mark.parametrize("writes", range(6))

@@ -65,11 +65,6 @@ async def test_members_on_several_nodes() -> None:
     assert not await fits(*small[:2], *full[:2], *gang)
 
 
-async def test_members_that_fit_as_they_are_need_nobody() -> None:
-    gang = [member("p", 2, gpus=2), member("q", 2)]
-    assert await fits(NODE, make_node("n2", gpus=1), *victims("n1", 2), *gang)
-
-
 async def test_a_gang_whose_other_members_have_room() -> None:
     bound, nominated = member("q", 3, node_name="n9"), member("r", 3, nominated_node="n9")
     assert await fits(NODE, *victims("n1", 2), member("p", 3), bound, nominated)
@@ -92,7 +87,3 @@ async def test_a_gang_that_is_not_complete_or_too_large_gets_nothing() -> None:
     count = MOST_MEMBERS + 2
     gang = [member(f"q{number}", count) for number in range(count - 1)]
     assert not await fits(wide, *victims("n1", 32), member("p", count), *gang)
-
-
-async def test_a_pod_of_its_own_needs_no_others() -> None:
-    assert await fits(NODE, *victims("n1", 2), replace(member("p", 1), labels={}, annotations={}))

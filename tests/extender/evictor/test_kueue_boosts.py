@@ -32,33 +32,6 @@ BOOST, BOOSTED_AT = "kueue.x-k8s.io/priority-boost", "stowage.dev/priority-boost
 HOUR = 3600.0
 
 prices = st.floats(100, 1e7)
-priorities = st.integers(-5, 20)
-
-
-@given(st.lists(prices, min_size=1, max_size=12), priorities, st.lists(priorities))
-def test_dearer_workloads_have_higher_boosts_below_the_next_priority(
-    given: list[float], priority: int, others: list[int]
-) -> None:
-    in_use = sorted({priority, *others})
-    boosts = boosts_of(given, [None] * len(given), priority, in_use)
-    assert [boost for _, boost in sorted(zip(given, boosts, strict=True))] == sorted(boosts)
-    assert min(boosts) == 0
-    assert boosts[given.index(min(given))] == 0
-    above = [value for value in in_use if value > priority]
-    assert all(priority + boost < min(above, default=math.inf) for boost in boosts)
-    assert max(boosts) <= 3
-
-
-@given(st.lists(st.tuples(prices, st.none() | st.integers(0, 9)), min_size=1, max_size=12), priorities)
-def test_a_settling_boost_changes_only_if_it_reaches_the_next_priority(
-    given: list[tuple[float, int | None]], next_priority: int
-) -> None:
-    highest = min(3, next_priority - 1) if next_priority > 0 else 3
-    settling = [kept for _, kept in given]
-    boosts = boosts_of([price for price, _ in given], settling, 0, sorted({0, next_priority}))
-    for kept, boost in zip(settling, boosts, strict=True):
-        assert 0 <= boost <= highest
-        assert kept is None or boost == min(kept, highest)
 
 
 @given(st.lists(st.sampled_from([300.0, 600.0, 2000.0, 9000.0]), min_size=1, max_size=12))
@@ -207,34 +180,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.source.evictor_api.micro_time", lambda: "2027-01-15T08:00:00.000000Z")
 
 
-def test_what_loses_most_is_boosted_most(api: ApiServer, tmp_path: Path) -> None:
-    replica = Replica(api, tmp_path, *PODS)
-    replica.put(*THREE)
-    assert replica.renew() == {"dear": "2", "middle": "1"}
-    assert (replica.written("set"), replica.written("removed"), replica.written("failed")) == (2, 0, 0)
-    notes = replica.workloads.objects["default/dear"]["metadata"]["annotations"]
-    assert notes[BOOSTED_AT] == "2027-01-15T08:00:00.000000Z"
-    assert replica.renew(60) == {"dear": "2", "middle": "1"}
-    assert len(api.evictions.log) == 2  # nothing is written twice
-
-
-def test_checkpoints_earlier_preemptions_and_whole_nodes_count(api: ApiServer, tmp_path: Path) -> None:
-    saved = {"kueue.x-k8s.io/workload": "saved", "stowage.dev/checkpointed-at": "2027-01-15T07:59:00Z"}
-    pods = [make_pod("saved", node_name="a", started=NOW - 10 * HOUR, annotations=saved)]
-    pods += [pod_of("restarted", 60), pod_of("shared", 2 * HOUR), pod_of("alone", 2 * HOUR, node="b", gpus=8)]
-    replica = Replica(api, tmp_path, *pods)
-    replica.put(workload("saved"), workload("restarted", preempted=4), workload("shared"), workload("alone"))
-    assert replica.renew() == {"restarted": "1", "alone": "2", "shared": "3"}
-
-
-def test_each_cluster_queue_and_priority_has_a_cheapest_one_without_boost(
-    api: ApiServer, tmp_path: Path
-) -> None:
-    replica = Replica(api, tmp_path, *PODS)
-    replica.put(workload("cheap"), workload("dear", queue="other"), workload("middle", priority=11))
-    assert replica.renew() == {}
-
-
 @pytest.mark.parametrize(
     ("classes", "boosts"),
     [
@@ -302,15 +247,6 @@ def test_a_workload_that_kueue_changes_meanwhile_is_not_boosted(api: ApiServer, 
     replica.workloads.put(workload("dear", conditions=["QuotaReserved", "Evicted"]))  # not seen yet
     assert replica.renew() == {"middle": "1"}
     assert replica.written("failed") == 0
-
-
-@pytest.mark.parametrize("boost", ["-100", "150", "1", "high", "٣"])
-def test_boosts_of_other_writers_are_left_alone(api: ApiServer, tmp_path: Path, boost: str) -> None:
-    replica = Replica(api, tmp_path, *PODS)
-    replica.put(workload("cheap"), workload("dear", annotations={BOOST: boost}), workload("middle"))
-    assert replica.renew() == {"dear": boost, "middle": "1"}
-    replica.put(workload("dear", conditions=["Evicted"], annotations={BOOST: boost}))
-    assert replica.take_away() == {"dear": boost, "middle": "1"}
 
 
 def test_only_the_leader_writes(api: ApiServer, tmp_path: Path) -> None:

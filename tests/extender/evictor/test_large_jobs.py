@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.evictor.book import Schedulers
 from extender.evictor.large_jobs import LargeJobReserver
-from extender.evictor.shield import KEY, ShieldKeeper
+from extender.evictor.shield import ShieldKeeper
 from extender.explain.overview import node_lines
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Pod, Upserted
@@ -134,31 +133,10 @@ def test_a_gang_that_requires_one_rack_gets_nodes_of_one(api, tmp_path):
         api.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
 
 
-def test_another_replica_reads_what_the_leader_chose_and_goes_on_with_it(api, tmp_path):
-    leader = Replica(api, tmp_path, *BUSY, large("train"))
-    follower = Replica(api, tmp_path, *BUSY, large("train"), leads=False)
-    assert follower.rounds() == {}
-    chosen = leader.rounds()
-    assert follower.rounds(1) == chosen
-    assert why(follower.state, large("small", 1), "b") == Reason.RESERVED
-    leader.is_leader, follower.is_leader = False, True
-    before = follower.state.large_jobs.table.current
-    assert follower.rounds(10) == chosen
-    assert [one.since for one in follower.state.large_jobs.table.current] == [before[0].since]
-
-
 def test_a_replica_that_starts_keeps_the_reservation(api, tmp_path):
     chosen = Replica(api, tmp_path, *BUSY, large("train")).rounds()
     other = [running("p6", "b", 4, 4000), *BUSY]  # a new choice would be another one
     assert Replica(api, tmp_path, *other, large("train")).rounds(5) == chosen
-
-
-def test_nodes_are_chosen_anew_at_most_once_a_minute(api, tmp_path):
-    replica = Replica(api, tmp_path, *BUSY, large("train"))
-    replica.rounds()
-    replica.state.apply([Deleted("Pod", "default/p1")])  # node a is idle now
-    assert replica.rounds(30) == {"uid-train": ["b"]}
-    assert replica.rounds(40) == {"uid-train": ["a"]}
 
 
 def test_explain_and_top_show_the_reservation(api, tmp_path):
@@ -176,17 +154,6 @@ def test_explain_and_top_show_the_reservation(api, tmp_path):
     notes = {line.node: line.note for line in node_lines(state, census, "ab")}
     until = "until about 08:08 UTC (since 08:00 UTC, 0.05 GPU-hours idle on 1 node)"
     assert notes == {"a": "", "b": f"reserved for default/train {until}"}
-
-
-def test_idle_gpus_are_counted(api, tmp_path):
-    replica = Replica(api, tmp_path, *BUSY, large("train"))
-    replica.rounds()
-    replica.state.apply([Deleted("Pod", "default/p2")])
-    replica.rounds(30)
-    (one,) = replica.state.large_jobs.table.current
-    assert one.idle == pytest.approx(4 * 30)
-    stored = json.loads(api.evictions.config_maps.objects["gpu/shield"]["data"][KEY])
-    assert stored["reserved"]["current"][0][-1] == pytest.approx(4 * 30)
 
 
 def test_a_team_whose_large_jobs_never_start_leaves_most_gpus_to_others(api, tmp_path):

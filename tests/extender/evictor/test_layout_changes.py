@@ -94,19 +94,6 @@ async def test_a_node_of_whole_gpus_is_divided_for_seven_small_pods(
     assert layouts(api) == {"n1": "all-disabled", "n2": "all-1g.10gb"}
 
 
-async def test_nobody_changes_what_waiting_has_not_paid_for(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    """8 GPUs for 100 seconds cost 800 GPU-seconds: so much has the pod lost after 100 seconds."""
-    api.put(mig_node("n1"))
-    api.put(large("p"))
-    replica = begin(start, consolidation_price=1)
-    await rounds(replica, manager, 10)
-    assert not log(api)
-    await rounds(replica, manager, 10)
-    assert step_of(api, "n1") in ("drain", "apply", "done")
-
-
 @pytest.mark.parametrize(
     "keeps",
     [
@@ -127,17 +114,6 @@ async def test_no_layout_changes_where_the_settings_say_so(
     recommends = "recommend" in keeps.values()
     assert replica.metric("mig_layouts_total", result="recommended") == recommends
     assert [event["reason"] for event in api.evictions.events] == ["MigLayoutRecommended"] * recommends
-
-
-async def test_a_node_whose_pods_may_not_move_keeps_its_layout(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    for name in ("n1", "n2"):
-        api.put(mig_node(name))
-        api.put(small(f"on-{name}", name))
-    api.put(large("p"))
-    await rounds(begin(start), manager, 20)
-    assert not log(api)
 
 
 def movable(name: str, on: str) -> Manifest:
@@ -170,35 +146,6 @@ async def test_pods_that_may_move_are_moved_first(api: ApiServer, start: Start, 
     api.put(movable("a-again", "n2"))
     await rounds(replica, manager, 6)
     assert (step_of(api, "n1"), labels(api, "n1")[CONFIG]) == ("done", "all-disabled")
-
-
-async def test_pods_move_at_once_where_nothing_was_to_be_moved_in_advance_before(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    for name in ("n1", "n2"):
-        api.put(mig_node(name))
-    replica = begin(start, consolidation_background="on")
-    await rounds(replica, manager, 100)  # by now it looks every five minutes
-    api.put(movable("a", "n1"))
-    api.put(small("b", "n2"))
-    api.put(large("p"))
-    api.evictions.ends = (datetime.now(UTC) + timedelta(seconds=12_000)).isoformat()
-    while step_of(api, "n1") != "drain":
-        await rounds(replica, manager, 1)
-    await rounds(replica, manager, 1)
-    assert [key for _, key, _ in log(api, "evict")] == ["ml/a"]
-
-
-async def test_a_node_that_is_marked_takes_no_pods(api: ApiServer, start: Start, manager: MigManager) -> None:
-    manager.is_gone = True
-    api.put(mig_node("n1"))
-    api.put(large("p"))
-    replica = begin(start)
-    while not step_of(api, "n1"):
-        await rounds(replica, manager, 1)
-    spec = replica.state.fleet.spec_of("n1")
-    assert spec is not None
-    assert spec.blocked.text == "MIG layout of the node is about to change"
 
 
 @pytest.mark.parametrize("how", ["fails", "stalls", "is_gone"])
@@ -392,23 +339,6 @@ async def test_a_leader_waits_for_a_change_that_it_finds_only_as_long_as_it_can_
     assert labels(api, "n2")[CONFIG] == "all-disabled"
 
 
-async def test_a_mark_that_nobody_goes_on_with_ends_by_itself(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    manager.is_gone = True
-    api.put(mig_node("n1"))
-    api.put(large("p"))
-    replica = begin(start, mig_layout_seconds=1)
-    while not step_of(api, "n1"):
-        await rounds(replica, manager, 1)
-    replica.leader.is_leader = False
-    node = api.nodes.objects["n1"]
-    change = json.loads(node["metadata"]["annotations"][CHANGE]) | {"until": time.time() - 1}
-    api.put(node | {"metadata": node["metadata"] | {"annotations": {CHANGE: json.dumps(change)}}})
-    await replica.rounds(1)
-    assert fits_small(replica)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "x" * 10_000, '{"from": 1}', '{"step": "drain"}'])
 async def test_an_annotation_that_cannot_be_read_closes_no_node(
     api: ApiServer, start: Start, manager: MigManager, text: str
@@ -444,22 +374,6 @@ async def test_a_node_whose_pods_do_not_leave_in_time_keeps_its_layout(
     assert step_of(api, "n1") == "done"
 
 
-async def test_time_passes_while_a_change_is_looked_for(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    """What pods lose by moving grows meanwhile."""
-    for name in ("n1", "n2"):
-        api.put(mig_node(name))
-    api.put(movable("a", "n1"))
-    api.put(small("b", "n2"))
-    api.put(large("p"))
-    replica = begin(start)
-    ticking = replica.evictor.plans[1]
-    ticking._wall = lambda: replica.now + time.monotonic() % 1
-    await rounds(replica, manager, 8)
-    assert step_of(api, "n1") == "drain"
-
-
 async def test_outside_of_windows_no_layout_changes(
     api: ApiServer, start: Start, manager: MigManager
 ) -> None:
@@ -480,28 +394,3 @@ async def test_outside_of_windows_no_layout_changes(
     replica.now = opens + 86_400
     await rounds(replica, manager, 15)
     assert layouts(api) == {"n1": "all-disabled"}
-
-
-async def test_no_pod_leaves_and_no_label_is_set_after_the_window(
-    api: ApiServer, start: Start, manager: MigManager
-) -> None:
-    """The change has begun, and the window closes before the node is idle: it keeps its layout."""
-    api.put(mig_node("n1"))
-    api.put(mig_node("n2"))
-    api.put(movable("s", "n1"))
-    api.put(movable("t", "n2"))
-    api.put(large("p"))
-    opens = (time.time() // 60) * 60
-    at = time.gmtime(opens)
-    windows = [{"cron": f"{at.tm_min} {at.tm_hour} * * *", "duration": 600}]
-    replica = begin(start, windows=windows)
-    while not any(step_of(api, name) for name in ("n1", "n2")):
-        await rounds(replica, manager, 1)
-    evicted = log(api, "evict")
-    replica.now = opens + 600
-    for name in ("s", "t"):
-        api.delete(f"ml/{name}")
-    await rounds(replica, manager, 30)
-    assert log(api, "evict") == evicted
-    assert manager.log == []
-    assert layouts(api) == {"n1": "all-1g.10gb", "n2": "all-1g.10gb"}

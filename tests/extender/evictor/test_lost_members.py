@@ -14,8 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from extender.cluster.state import State
-from extender.evictor.book import SETTLE, Book, Schedulers
-from extender.evictor.decision import Skipped, candidates
+from extender.evictor.book import Schedulers
 from extender.evictor.large_jobs import LargeJobReserver
 from extender.evictor.loop import Evictor
 from extender.evictor.metrics import EvictorMetrics
@@ -205,31 +204,6 @@ def other(name: str, node: str = "", gpus: int = 1, priority: int = 100, **more:
     return make_pod(name, gpus, node_name=node, priority=priority, started=NOW - 900 if node else 0.0, **more)
 
 
-@pytest.mark.parametrize(
-    ("expected", "pods"),
-    [
-        (True, [member("w", node_name="a"), lost()]),
-        (False, [member("w", node_name="a"), lost(created=NOW - 600)]),  # the gang is starting
-        (False, [member("w", node_name="a", started=0.0), lost()]),
-        (False, [member("w", node_name="a", deleting=True), lost()]),
-        (False, [member("w", node_name="a"), member("v", node_name="b"), lost()]),  # a spare member
-        (False, [member("v"), lost()]),
-        (False, [lost()]),
-    ],
-)
-def test_a_replacement_was_created_while_the_others_ran(expected: bool, pods: list[Pod]) -> None:
-    state = make_state(make_node("a"), make_node("b"), *pods)
-    assert state.gangs.is_replacement(state.pods["default/new"]) is expected
-
-
-def test_it_comes_before_others_of_its_priority() -> None:
-    pods = [lost(), other("older"), other("interrupted"), other("high", priority=200)]
-    book = Book()
-    book.see({pod.uid for pod in pods}, -SETTLE)
-    order = candidates(book, pods, 0.0, Skipped(), ["uid-new", "uid-interrupted"], ["uid-new"])
-    assert [pod.name for pod in order] == ["high", "new", "interrupted", "older"]
-
-
 class Leads:
     leads = True
 
@@ -264,13 +238,6 @@ def test_the_node_where_it_starts_soonest_is_closed_to_others_of_its_priority() 
     assert why(state, lost("new"), "b") == Reason.FITS
 
 
-def test_pods_that_the_evictor_may_evict_count_as_gone() -> None:
-    low = [other(f"c{n}", "c", 4, priority=0) for n in range(2)]
-    nodes = {evicts: reserved(*NODES, *BUSY[:3], *low, lost(), evicts=evicts) for evicts in (False, True)}
-    chosen = {evicts: state.large_jobs.table.current[0].nodes for evicts, state in nodes.items()}
-    assert chosen == {False: ("b",), True: ("c",)}
-
-
 @pytest.mark.parametrize("waiting", [other("p", "", 8), lost(created=NOW - 600), lost(nominated_node="b")])
 def test_with_the_setting_off_nothing_is_reserved_for_others(waiting: Pod) -> None:
     waiting = replace(waiting, unscheduled="Unschedulable", scheduler_name="stowage")
@@ -290,15 +257,6 @@ def test_no_more_nodes_are_reserved_than_the_gang_uses() -> None:
     )
     (reservation,) = state.large_jobs.table.current
     assert len(reservation.nodes) == 1
-
-
-def test_it_stays_in_the_nvlink_domain_of_the_others() -> None:
-    def of(domain: str) -> dict[str, str]:
-        return {"nvidia.com/gpu.clique": f"{domain}.0"}
-
-    nodes = [make_node("a", labels=of("x")), make_node("c", labels=of("x")), make_node("b", labels=of("y"))]
-    (reservation,) = reserved(*nodes, *BUSY, lost()).large_jobs.table.current
-    assert reservation.nodes == ("c",)
 
 
 def test_a_reservation_in_vain_ends_and_is_made_once_more() -> None:

@@ -82,20 +82,6 @@ async def test_no_room_is_held_for_others(api: ApiServer, start: Start, waiting:
     assert log(api) == []
 
 
-async def test_recommendations_hold_nothing(api: ApiServer, start: Start) -> None:
-    api.put(owned("p"))
-    await start(evictor="recommend").rounds(3)
-    assert log(api) == []
-
-
-async def test_the_room_is_on_the_best_node_by_the_policy(api: ApiServer, start: Start) -> None:
-    """Best fit leaves the larger node whole."""
-    api.put(node("n0", gpus=8))
-    api.put(owned("p"))
-    await start().rounds(1)
-    assert log(api) == [("nominate", "ml/p", "n1")]
-
-
 async def test_a_waiting_pod_of_higher_priority_comes_first(api: ApiServer, start: Start) -> None:
     api.put(pod("high", priority=200))
     api.put(owned("p"))
@@ -117,14 +103,6 @@ async def test_a_pod_of_higher_priority_takes_held_room(api: ApiServer, start: S
     assert why(replica.state, replica.state.pods["ml/high"], "n1") is Reason.FITS
     api.put(pod("high", "n1", priority=200))
     await replica.rounds(1)
-    assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
-    assert (holds(replica), replica.state.reservations.by_reason(Reserved.EVICTOR)) == ({}, {})
-
-
-async def test_held_room_expires_and_is_not_held_again(api: ApiServer, start: Start) -> None:
-    api.put(owned("p"))
-    replica = start(nomination_seconds=30)
-    await replica.rounds(10)
     assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
     assert (holds(replica), replica.state.reservations.by_reason(Reserved.EVICTOR)) == ({}, {})
 
@@ -154,15 +132,6 @@ async def test_the_number_of_held_places_is_bounded(
     assert {uid for uid in holds(replica)} == {"u-p2", "u-p1"}
 
 
-async def test_many_that_fit_nowhere_do_not_starve_the_others(api: ApiServer, start: Start) -> None:
-    for number in range(25):
-        api.put(owned(f"large{number}", gpus=2))
-    api.put(owned("p", "j2"))
-    replica = start()
-    await replica.rounds(3, seconds=1.0)
-    assert holds(replica) == {"u-p": "n1"}
-
-
 async def test_of_equal_priority_the_replacement_is_first_for_evictions(api: ApiServer, start: Start) -> None:
     api.put(pod("v", "n1"))
     api.put(pod("older"))
@@ -173,20 +142,6 @@ async def test_of_equal_priority_the_replacement_is_first_for_evictions(api: Api
         ("dry-run", "ml/v", None),
         ("evict", "ml/v", None),
     ]
-
-
-async def test_a_gang_that_does_not_fit_holds_no_room(api: ApiServer, start: Start) -> None:
-    for name in ("p", "q"):
-        manifest = owned(name)
-        manifest["metadata"]["labels"] = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
-        api.put(manifest)
-    replica = start()
-    replica.state.gang_check = True  # as in the service
-    await replica.rounds(3)
-    assert log(api) == []
-    api.put(node("n0"))
-    await replica.rounds(2)
-    assert sorted(holds(replica)) == ["u-p", "u-q"]
 
 
 async def test_a_pod_that_breaks_the_search_does_not_cost_others_their_turn(

@@ -25,7 +25,6 @@ from tests.extender.services import Services
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
-CARDS = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 

@@ -22,10 +22,6 @@ from tests.extender.builders import GPU, make_node, make_pod, make_state
 
 EKS = {"eks.amazonaws.com/nodegroup": "gpu"}
 ADDED = Toleration(GPU, "Exists", "", "NoSchedule")
-FAILURES = [
-    Toleration(f"node.kubernetes.io/{name}", "Exists", "", "NoExecute")
-    for name in ("not-ready", "unreachable")
-]
 
 
 def created(state: State, gpus: int = 1, **spec: Any) -> tuple[Pod, str]:
@@ -60,57 +56,10 @@ def test_an_extended_resource_is_tolerated_unless_the_pod_has_exactly_that_toler
     assert ("a toleration for nvidia.com/gpu" in text) is is_new
 
 
-def test_no_execute_is_never_tolerated_for_an_extended_resource() -> None:
-    pod, _ = created(on_eks())
-    assert [t for t in pod.scheduling_constraints.tolerations if t.key == GPU] == [ADDED]
-
-
-def test_an_init_container_counts_and_a_pod_without_extended_resources_gets_none() -> None:
-    inits = [{"name": "i", "resources": {"limits": {"vpc.amazonaws.com/efa": "1"}}}]
-    pod, _ = created(on_eks(), 0, initContainers=inits)
-    assert (
-        Toleration("vpc.amazonaws.com/efa", "Exists", "", "NoSchedule")
-        in pod.scheduling_constraints.tolerations
-    )
-    pod, text = created(on_eks(), 0)
-    assert ([*pod.scheduling_constraints.tolerations], text) == (FAILURES, "")
-
-
-@pytest.mark.parametrize(
-    ("own", "added"),
-    [
-        ([], FAILURES),
-        (
-            [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "operator": "Exists"}],
-            FAILURES[1:],
-        ),
-        ([{"key": "node.kubernetes.io/unreachable", "operator": "Exists"}], FAILURES[:1]),
-        ([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule", "operator": "Exists"}], FAILURES),
-        ([{"operator": "Exists"}], []),
-        ([{"operator": "Exists", "effect": "NoExecute"}], []),
-        ([{"operator": "Exists", "effect": "NoSchedule"}], FAILURES),
-    ],
-)
-def test_failures_of_nodes_are_tolerated_unless_the_pod_says_for_how_long(
-    own: list[dict[str, str]], added: list[Toleration]
-) -> None:
-    pod, text = created(make_state(), tolerations=own)
-    assert [*pod.scheduling_constraints.tolerations[len(own) :]] == added
-    assert not text
-
-
 def priority_class(name: str, value: int, **more: Any) -> Upserted:
     return Upserted(
         PriorityClassManifest.from_value({"metadata": {"name": name}, "value": value, **more}).record()
     )
-
-
-def test_of_several_default_classes_the_lowest_counts() -> None:
-    state = make_state()
-    state.apply([priority_class("a", 9, globalDefault=True), priority_class("b", 5, globalDefault=True)])
-    pod, text = created(state)
-    assert (pod.priority, pod.priority_class) == (5, "b")
-    assert "the default PriorityClass b" in text
 
 
 @pytest.mark.parametrize(
@@ -157,13 +106,6 @@ def test_a_limit_range_completes_requests_and_limits(
     inits = [{"name": "i", "resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "8"}}}]
     pod, _ = created(state, initContainers=inits)
     assert dict(pod.spec.init_containers[0].requests)["cpu"] == "8"
-
-
-def test_only_limit_ranges_of_the_namespace_count() -> None:
-    state = make_state()
-    state.apply([limit_range({"type": "Container", "default": {"cpu": "9"}}, namespace="other")])
-    pod, text = created(state)
-    assert ("cpu" in dict(pod.spec.containers[0].requests), text) == (False, "")
 
 
 def test_a_runtime_class_adds_overhead_selector_and_tolerations() -> None:

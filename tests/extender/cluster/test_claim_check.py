@@ -6,15 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.cluster.claim_check import reconcile_claims, reconcile_counts
+from extender.cluster.claim_check import reconcile_claims
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import claims_of
-from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
+from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool
-from packing.model.reasons import Reason
-from packing.model.request import Request, Shares, whole_gpus
-from tests.extender.builders import make_state, why
-from tests.extender.dialects.test_dialect_manifests import node, pod
+from packing.model.request import Request, Shares
 
 MIB = 40_000
 HAMI = "nvidia.com/gpu"
@@ -68,27 +65,6 @@ def test_no_claim_makes_a_pod_count_with_less_than_it_asks_for(annotations, coun
         assert len(reconciled.parts) == count
 
 
-@given(st.text(max_size=40), st.sampled_from(KEYS))
-def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
-        state = make_state(node(on))
-        before = (
-            state.fleet.arrays.compute.copy(),
-            state.fleet.arrays.memory.copy(),
-            state.fleet.arrays.free_devices.copy(),
-        )
-        running = Pod(
-            "d", "p", uid="1", spec=PodSpec((Container("a"),)), node_name=on, annotations={key: text}
-        )
-        state.apply([Upserted(running), Deleted("Pod", "d/p")])
-        assert all((a == b).all() for a, b in zip(before, _arrays(state), strict=True))
-        assert state.problems == {}
-
-
-def _arrays(state):
-    return state.fleet.arrays.compute, state.fleet.arrays.memory, state.fleet.arrays.free_devices
-
-
 @pytest.mark.parametrize(
     ("claims", "parts", "problem"),
     [
@@ -118,54 +94,3 @@ def _arrays(state):
 def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, problem):
     reconciled = reconcile_claims(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
     assert (reconciled.parts, reconciled.problem) == (parts, problem)
-
-
-def test_claims_for_another_kind_of_node_are_not_used():
-    claims = Claims("volcano.sh/vgpu-number", (Claim("GPU-1", 1000, MIB),))
-    assert reconcile_claims(shape(), Request(), claims).parts == ()
-    assert len(reconcile_claims(shape(), share(1, 100, 100), claims).parts) == 3
-
-
-def test_a_counted_device_counts_as_a_whole_gpu():
-    reconciled = reconcile_claims(
-        shape(),
-        Request(devices=((HAMI, 1),)),
-        Claims(HAMI, (Claim("GPU-1", 0, MIB, requested=whole_gpus(1)),)),
-    )
-    assert reconciled.parts == ((1, 1000, MIB),)
-    assert reconciled.problem == ""  # older HAMi writes no cores
-
-
-def test_kubelet_counts_where_it_reports_more_and_only_on_plain_nodes():
-    plain = NodeSpec("n", 1, 1, (Gpu(MIB),) * 4, (Pool(HAMI, 4, (0, 1, 2, 3), 1000, MIB),))
-    one = Request(devices=((HAMI, 1),))
-    assert reconcile_counts(plain, one, ((HAMI, 1),)) == (one, "")
-    raised, problem = reconcile_counts(plain, one, ((HAMI, 3),))
-    assert raised.devices == ((HAMI, 3),)
-    assert "3 nvidia.com/gpu" in problem
-    assert reconcile_counts(shape(), one, ((HAMI, 3),)) == (one, "")
-
-
-def test_a_contradiction_counts_once_until_it_changes():
-    state = make_state(node("hami"))
-    forged = pod("hami-forged-less", "hami")
-    state.apply([Upserted(forged), Upserted(forged)])
-    assert state.allocations.contradictions == 1
-    state.apply([Upserted(pod("hami-running", "hami")), Deleted("Pod", forged.key)])
-    assert (state.allocations.contradictions, state.problems) == (1, {})
-
-
-def test_a_nominated_share_counts_on_one_gpu_and_not_on_all():
-    asking = pod("hami-memory-and-cores")
-    nominated = Pod("d", "nominated", uid="n", spec=asking.spec, nominated_node="hami", priority=5)
-    state = make_state(node("hami"), nominated)
-    whole = pod("nvidia-whole")
-    request = Request(devices=((HAMI, 1),))
-    assert why(state, whole, "hami", request) is Reason.FITS
-    assert why(state, whole, "hami", Request(devices=((HAMI, 2),))) is not Reason.FITS
-
-
-def test_an_unknown_gpu_is_a_contradiction_on_a_node_of_one_gpu_too():
-    reconciled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
-    assert reconciled.parts == ((0, 300, 3000),)
-    assert "which the node does not have" in reconciled.problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -120,11 +119,6 @@ def test_nodes_that_are_gone_are_forgotten(lifetimes):
     assert len(cluster.state.end_costs.ends.places) < 10
 
 
-def judged(cluster: Cluster, basis: str) -> dict[tuple[float, str], int]:
-    results = cluster.state.end_costs.results
-    return {(part, result): count for (of, part, result), count in results.items() if of == basis}
-
-
 def run(cluster: Cluster, pod: Pod, seconds: float, **ends: object) -> None:
     """The pod runs from now on, and leaves after these seconds."""
     running = replace(pod, node_name="a", phase="Running", started=cluster.now)
@@ -132,42 +126,6 @@ def run(cluster: Cluster, pod: Pod, seconds: float, **ends: object) -> None:
     cluster.now += seconds
     cluster.state.apply([Upserted(replace(running, **ends))] if ends else [])
     cluster.state.apply([Deleted("Pod", pod.key)])
-
-
-def test_nine_of_ten_pods_end_within_the_90_percent_time_of_their_kind() -> None:
-    cluster, rng = Cluster(), random.Random(3)
-    for number in range(600):
-        run(cluster, cluster.waits(f"p{number}", "train"), HOUR * rng.lognormvariate(0, 1), phase="Succeeded")
-    learned = judged(cluster, "learned")
-    assert 0.87 < learned[0.9, "held"] / (learned[0.9, "held"] + learned[0.9, "missed"]) < 0.93
-    error = calibration_error(learned)
-    assert error is not None
-    assert error < 0.04
-
-
-@pytest.mark.parametrize(
-    ("job", "deadline", "basis"),
-    [
-        ("nap", float("inf"), "learned"),
-        ("nap", 2 * HOUR, "declared"),
-        ("another", float("inf"), "unknown"),
-        ("another", 2 * HOUR, "declared"),
-    ],
-)
-def test_forecasts_of_ends_are_judged_by_what_they_rest_on(job: str, deadline: float, basis: str) -> None:
-    cluster = Cluster()
-    cluster.state.end_costs.results.clear()
-    run(cluster, replace(cluster.waits("p", job), deadline=deadline), 60.0, phase="Succeeded")
-    assert cluster.state.end_costs.results == {(basis, 0.5, "held"): 1, (basis, 0.9, "held"): 1}
-
-
-def test_pods_that_are_evicted_and_those_that_ran_before_are_not_judged() -> None:
-    cluster = Cluster()
-    before = cluster.state.end_costs.results.copy()
-    run(cluster, cluster.waits("p", "nap"), HOUR)
-    older = replace(cluster.waits("q", "nap"), node_name="a", phase="Running", started=cluster.now - HOUR)
-    cluster.state.apply([Upserted(older), Upserted(replace(older, phase="Succeeded"))])
-    assert cluster.state.end_costs.results == before
 
 
 def test_pods_that_use_a_part_of_their_limits_are_expected_to_do_so_again() -> None:

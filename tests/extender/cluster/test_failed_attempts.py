@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from extender.cluster.reservations import FAILED, RETRIED_WITHIN
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Pod, Upserted
@@ -34,23 +32,6 @@ def test_others_of_its_priority_do_not_get_its_room() -> None:
     assert sees_the_room(state, FAILS)
     state.apply([Upserted(replace(FAILS, labels={"changed": "meanwhile"}))])
     assert not sees_the_room(state)
-
-
-@pytest.mark.parametrize(
-    "later",
-    [
-        Upserted(replace(FAILS, unscheduled="Unschedulable")),
-        Upserted(replace(FAILS, deleting=True)),
-        Upserted(replace(WAITS, nominated_node="another")),
-        Upserted(replace(FAILS, phase="Failed")),
-        Upserted(make_pod("waits", 8, uid="another", priority=1, unscheduled=FAILED)),
-        Deleted("Pod", FAILS.key),
-    ],
-)
-def test_its_next_attempt_or_its_end_give_it_up(later: Upserted | Deleted) -> None:
-    state = after_an_error()
-    state.apply([later])
-    assert sees_the_room(state)
 
 
 def test_it_takes_its_room_once() -> None:

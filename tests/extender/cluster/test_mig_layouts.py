@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source.list_watch import ListWatch
-from extender.source.snapshot import Snapshot
 from extender.source.watched_kinds import mig_layouts
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
@@ -28,20 +26,6 @@ def known(state: State) -> bool:
     assert view is not None
     assert view.read_from is not None
     return bool(view.read_from.layout) and all(pool.each for pool in view.pools)
-
-
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_the_order_of_events_does_not_matter(order: tuple[int, ...]) -> None:
-    small = "nvidia.com/mig-1g.10gb"
-    pod = make_pod("p", 5, resource=small, node_name="n")
-    objects = (mig_node("custom-mig", CUSTOM), layouts(), pod)
-    state = make_state()
-    state.apply([Upserted(objects[index]) for index in order])
-    row = state.fleet.rows["n"]
-    assert state.fleet.arrays.compute[:4, row].tolist() == [1000, 1000 - 5 * 142, 1000, 1000]
-    assert state.fleet.arrays.free_devices[state.fleet.names.resources[small], row] == 2
-    assert not state.problems
-    assert known(state)
 
 
 def test_nodes_follow_their_label_and_the_configmap_at_once() -> None:
@@ -97,50 +81,10 @@ def test_a_configmap_that_was_never_there_is_a_problem() -> None:
     assert "does not exist" in state.problems["MIG layouts of all nodes"]
 
 
-def test_a_node_may_have_a_configmap_of_its_own() -> None:
-    state = make_state(mig_node("custom-mig", CUSTOM))
-    state.apply([Upserted(layouts(node="n")), Listed("ConfigMap", frozenset({NAME}))])
-    assert known(state)
-    assert not state.problems
-    other = layouts("[", node="other", name="gpu/other")
-    state.apply([Upserted(other), Upserted(make_node("other")), Deleted("ConfigMap", NAME)])
-    assert not known(state)
-    assert set(state.problems) == {"MIG layouts of n", "MIG layouts of other"}
-    state.apply([Deleted("Node", "other"), Deleted("Node", "n")])
-    assert not state.problems
-    state.apply([Upserted(make_node("other"))])
-    assert set(state.problems) == {"MIG layouts of other"}
-
-
 def two_nodes() -> State:
     """n and m have the same layout, by their labels."""
     node = mig_node("custom-mig", CUSTOM)
     return make_state(node, replace(node, name="m"))
-
-
-def nodes_with_layout(state: State) -> set[str]:
-    return {name for name, sources in state.nodes.sources.items() if sources.layout}
-
-
-def test_a_label_that_moves_to_another_node_takes_the_layouts_along() -> None:
-    state = two_nodes()
-    for node in "nmn":
-        state.apply([Upserted(layouts(node=node))])
-        assert nodes_with_layout(state) == {node}
-    state.apply([Upserted(layouts())])
-    assert nodes_with_layout(state) == {"n", "m"}
-
-
-def test_a_label_that_moves_to_another_configmap() -> None:
-    """The API server says that the first one is deleted, because the selector does not match it any more. It
-    may say so before or after."""
-    for order in (1, -1):
-        state = two_nodes()
-        state.apply([Upserted(layouts(node="n", name="gpu/a"))])
-        state.apply([Deleted("ConfigMap", "gpu/a"), Upserted(layouts(node="n", name="gpu/b"))][::order])
-        assert nodes_with_layout(state) == {"n"}
-        assert state.nodes.sources["n"].layout == "configmap gpu/b"
-        assert not state.problems
 
 
 @pytest.mark.parametrize("node", ["n", ""])
@@ -156,21 +100,6 @@ def test_of_two_configmaps_the_other_stays(gone: Event, node: str) -> None:
         state.apply([gone])
         assert state.nodes.sources["n"].layout == "configmap gpu/b"
         assert about not in state.problems
-
-
-def test_what_the_mig_manager_writes_itself_counts_before_others() -> None:
-    state = two_nodes()
-    state.apply([Upserted(layouts(node="n", name=name)) for name in ("gpu/n-mig-config", "gpu/a")])
-    assert state.nodes.sources["n"].layout == "configmap gpu/n-mig-config"
-
-
-def test_layouts_of_two_configmaps_are_not_mixed() -> None:
-    """The MIG manager reads one file."""
-    state = two_nodes()
-    other = "mig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}"
-    state.apply([Upserted(layouts()), Upserted(layouts(other, node="n", name="gpu/n"))])
-    assert nodes_with_layout(state) == {"m"}
-    assert "configmap gpu/n has no MIG layout custom-mig" in state.problems["n"]
 
 
 def test_a_node_without_a_layout_label_misses_no_configmap() -> None:
@@ -201,11 +130,3 @@ def test_the_configmap_is_listed_and_watched(name: str, selector: dict[str, str]
     assert protocol.next_request().query.items() >= selector.items()
     change = {"type": "DELETED", "object": manifest()}
     assert protocol.chunk(json.dumps(change).encode() + b"\n") == [Deleted("ConfigMap", NAME)]
-
-
-def test_a_snapshot_may_contain_other_configmaps() -> None:
-    other = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "-----"}}
-    snapshot = Snapshot()
-    snapshot.add(json.dumps({"kind": "List", "items": [other, manifest(), other]}), "cluster.json")
-    assert list(snapshot.others.values()) == [layouts()]
-    assert not snapshot.problems

@@ -6,18 +6,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.census import CensusTaker, Waiting
 from extender.cluster.state import State
 from extender.explain.job_runs import Team, TeamUse, gpus_by_team
-from extender.k8s.admission_objects import PriorityClass
-from extender.k8s.objects import Deleted, Listed, Pod, Upserted
+from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import NOW, make_node, make_pod, make_state
 
 QUEUE = "stowage.dev/queue"
-MIG = "nvidia.com/mig-1g.10gb"
 
 
 def in_queue(name: str, queue: str, gpus: int = 1, **more) -> Pod:
@@ -35,99 +32,14 @@ pods = st.builds(
     deleting=st.booleans(),
     uid=st.sampled_from(["", "another"]),
 )
-events = st.one_of(
-    pods.map(Upserted),
-    st.sampled_from("abcd").map(lambda name: Deleted("Pod", f"default/{name}")),
-    st.sets(st.sampled_from("abcd")).map(
-        lambda names: Listed("Pod", frozenset(f"default/{n}" for n in names))
-    ),
-)
-
-
-def counted(state: State) -> tuple[dict[str, Waiting], dict[str, float]]:
-    """Who waits and what the others have, by queue, by going through all pods."""
-    waiting, used = {}, {}
-    for queue in (*state.rights.queues.by_name, ""):
-        mine = [pod for pod in state.pods.values() if state.rights.queues.name_of(pod) == queue]
-        gpus = {pod.key: int(dict(pod.spec.containers[0].requests).get("nvidia.com/gpu", 0)) for pod in mine}
-        waits = [
-            pod for pod in mine
-            if not (pod.node_name or pod.deleting or pod.gates) and gpus[pod.key]
-        ]  # fmt: skip
-        oldest = min((pod.created for pod in waits), default=None)
-        waiting[queue] = Waiting(len(waits), sum(gpus[pod.key] for pod in waits), oldest)
-        used[queue] = sum(gpus[pod.key] for pod in mine if pod.node_name)
-    return waiting, used
-
-
-def used_in(state: State) -> dict[str, float]:
-    used = dict.fromkeys((*state.rights.queues.by_name, ""), 0.0)
-    for team, gpus in asyncio.run(gpus_by_team(state)).items():
-        used[team.queue] += gpus
-    return used
 
 
 def waiting_in(state: State, queue: str = "") -> Waiting:
     return asyncio.run(CensusTaker(state).take()).waiting[queue]
 
 
-@settings(deadline=None)
-@given(st.lists(events, max_size=12))
-def test_every_pod_counts_once_in_its_queue(happened) -> None:
-    state = make_state(make_node("n"))
-    state.apply(happened)
-    waiting = asyncio.run(CensusTaker(state).take()).waiting
-    assert (waiting, used_in(state)) == counted(state)
-
-
-def test_a_pod_that_gets_a_node_has_waited() -> None:
-    state, waits = make_state(make_node("n")), []
-    state.pods.on_bound = waits.append
-    pod = in_queue("a", "batch")
-    bound = replace(pod, node_name="n")
-    state.apply([Upserted(pod), Upserted(bound), Upserted(bound)])
-    assert waits == [bound]
-    state.apply(
-        [Upserted(in_queue("seen-bound", "", node_name="n")), Upserted(in_queue("late", "", uid="1"))]
-    )
-    state.apply([Upserted(in_queue("late", "", uid="2", node_name="n"))])  # another pod of that name
-    assert waits == [bound]
-
-
-def test_a_mig_instance_is_a_part_of_a_gpu_even_if_its_pod_came_before_the_node() -> None:
-    state = make_state(make_pod("a", 2, resource=MIG), make_pod("b", 2, resource=MIG, node_name="mig"))
-    assert (waiting_in(state).gpus, used_in(state)[""]) == (2, 2)
-    state.apply([Upserted(make_node("mig", 0, **{MIG: "7"}))])
-    part = pytest.approx(2 * (0.142 + 0.125) / 2, abs=0.01)
-    assert (waiting_in(state).gpus, used_in(state)[""]) == (part, part)
-
-
-def test_a_priority_class_may_move_pods_to_another_queue() -> None:
-    pods = (
-        make_pod("a", 1, priority_class="nightly"),
-        make_pod("b", 1, node_name="n", priority_class="nightly"),
-    )
-    state = make_state(make_node("n"), *pods)
-    assert (waiting_in(state).pods, used_in(state)[""]) == (1, 1)
-    state.apply([Upserted(PriorityClass("nightly", queue="batch"))])
-    assert (waiting_in(state, "batch").pods, used_in(state)["batch"]) == (1, 1)
-    assert (waiting_in(state).pods, used_in(state)[""]) == (0, 0)
-
-
 def test_a_request_that_cannot_be_read_waits_for_nobody_knows_how_much() -> None:
     assert waiting_in(make_state(make_node("n"), make_pod("odd", -1))) == Waiting(1, 0.0, 0.0)
-
-
-def test_gpus_count_by_namespace_queue_and_model() -> None:
-    pods = [in_queue("a", "batch", 2, node_name="n"), in_queue("b", "batch", 1, node_name="n")]
-    pods += [replace(pods[1], namespace="ml"), in_queue("elsewhere", "", 1, node_name="gone")]
-    state = make_state(make_node("n"), *pods)
-    (model,) = {kind.model for kind in state.fleet.names.kinds if kind.model}
-    assert asyncio.run(gpus_by_team(state)) == {
-        Team("default", "batch", model): 3,
-        Team("ml", "batch", model): 1,
-        Team("default", "", "unknown"): 1,
-    }
 
 
 def test_many_namespaces_do_not_make_as_many_series() -> None:

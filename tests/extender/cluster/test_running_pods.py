@@ -9,7 +9,7 @@ import pytest
 
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from extender.verbs.bind import assign
-from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.builders import make_state
 from tests.extender.dialects.test_dialect_manifests import PODS, node, pod, used
 
 INDICES = "stowage.dev/gpu-indices"
@@ -115,33 +115,6 @@ def test_endless_changes_take_bounded_memory():
     assert memory >= 23034
 
 
-def test_a_pod_created_again_under_its_name_has_no_history():
-    state = make_state(node("stowage"), own_pod("a", "0", **{COMPUTE: "900m"}))
-    anew = replace(own_pod("a", "1", **{COMPUTE: "100m"}), uid="other")
-    state.apply([Upserted(anew)])
-    assert (used(state, "stowage"), state.problems) == ([[1, 100, 4606]], {})
-
-
-def test_an_unreadable_pod_is_counted_as_it_is_once_it_can_be_read():
-    bad = own_pod("a", "0", **{COMPUTE: "much"})
-    state = make_state(node("stowage"), bad)
-    assert used(state, "stowage") == [[0, 1000, L40S]]
-    state.apply([Upserted(with_(bad, {COMPUTE: "300m"}))])
-    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
-
-
-def test_claims_may_come_after_the_binding():
-    running = pod("hami-running", "hami")
-    unsaid = replace(running, annotations={})
-    state = make_state(node("hami"), unsaid)
-    assert len(used(state, "hami")) == 2
-    state.apply([Upserted(running)])
-    assert (used(state, "hami"), state.problems) == ([[1, 300, 3000]], {})
-    state.apply([Upserted(unsaid)])
-    assert used(state, "hami") == [[1, 300, 3000]]
-    assert running.key in state.problems
-
-
 @pytest.mark.parametrize(
     ("name", "on", "change"),
     [
@@ -161,14 +134,6 @@ def test_claims_of_others_do_not_move_either(name, on, change):
     assert "have changed since it was bound" in state.problems[running.key]
 
 
-def test_a_mig_instance_does_not_move():
-    name, on = "hami-mig-running", "hami-mig-on-demand"
-    running = pod(name, on)
-    state = make_state(node(on), running)
-    state.apply([Upserted(with_(running, {"hami.io/vgpu-mig-allocations": "[]"}))])
-    assert used(state, on) == PODS[name]["holds"][on]
-
-
 def test_a_label_that_divides_a_share_changes_nothing():
     running = pod("gpushare-running", "gpushare")
     even = PodSpec((Container("a", (("aliyun.com/gpu-mem", "4"),)),))
@@ -176,73 +141,3 @@ def test_a_label_that_divides_a_share_changes_nothing():
     state = make_state(node("gpushare"), running)
     state.apply([Upserted(replace(running, labels={"aliyun.com/gpu-count": "2"}))])
     assert used(state, "gpushare") == [[1, 0, 4]]
-
-
-def test_the_assumed_claims_come_first():
-    """Its owner edits the pod between the binding and the event that tells of it."""
-    waiting = replace(own_pod("a", "", **{COMPUTE: "300m"}), node_name="")
-    state = make_state(node("stowage"), waiting)
-    one = state.assume(waiting, "stowage", {INDICES: "2"}, 0.0)
-    state.binding_succeeded(one.pod, 1.0)
-    state.apply([Upserted(with_(one.pod, {INDICES: "0", COMPUTE: "1m"}))])
-    assert used(state, "stowage") == [[2, 300, 13820]]
-    assert one.pod.key in state.problems
-
-
-def test_devices_that_kubelet_has_reported_stay():
-    running = make_pod("a", 1, node_name="n")
-    more = replace(running, devices=tuple((GPU, f"GPU-{i}") for i in range(3)))
-    state = make_state(make_node("n"), more)
-    state.apply([Upserted(running)])
-    assert int(state.fleet.arrays.free_devices[0, 0]) == 5
-    assert "kubelet reports 3 nvidia.com/gpu" in state.problems[running.key]
-
-
-def test_cpu_and_memory_may_be_resized():
-    state = make_state(make_node("n"), make_pod("a", 1, cpu="8", node_name="n"))
-    state.apply([Upserted(make_pod("a", 1, cpu="2", node_name="n"))])
-    assert state.fleet.arrays.cpu_capacity[0] == 64_000
-    assert state.fleet.arrays.cpu[0] == 62_000  # free, in thousandths of a core
-
-
-def test_a_node_that_comes_later_or_again_makes_no_difference():
-    running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(running)
-    state.apply([Upserted(node("stowage")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
-    state.apply([Deleted("Node", "stowage"), Upserted(node("stowage"))])
-    assert used(state, "stowage") == [[0, 300, 13820]]
-
-
-def test_a_change_that_is_taken_back_while_the_node_is_away_is_no_problem_any_more():
-    running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(node("stowage"), running)
-    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "stowage"), Upserted(running)])
-    assert state.problems == {}
-    state.apply([Upserted(node("stowage"))])
-    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
-
-
-def test_the_status_of_a_bound_pod_changes_its_record_and_nothing_else():
-    bound = make_pod("a", 2, node_name="n", labels={"team": "x"})
-    state = make_state(make_node("n"), bound)
-    generation = state.fleet.arrays.generation.copy()
-    before = state.fleet.changes, state.allocations.changes
-    running = replace(bound, phase="Running", started=5.0)
-    state.apply([Upserted(running)])
-    assert state.pods[bound.key] is running
-    assert [*state.pods.on_node("n")] == [running]
-    assert (state.fleet.changes, state.allocations.changes) == before
-    assert (state.fleet.arrays.generation == generation).all()
-    state.apply([Upserted(replace(running, phase="Succeeded"))])
-    assert bound.key not in state.pods
-
-
-def test_a_bound_pod_that_is_shown_is_assumed_nowhere_whatever_has_changed():
-    bound = make_pod("a", 2, node_name="n")
-    state = make_state(make_node("n"), make_node("m"), bound)
-    state.assume(replace(bound, node_name=""), "m", {}, 0.0)
-    assert state.pods.assumed.of_pod(bound.uid)
-    state.apply([Upserted(replace(bound, phase="Running"))])
-    assert not state.pods.assumed.of_pod(bound.uid)
-    assert state.pods.node_of(bound) == "n"
-    assert [*state.pods.on_node("m")] == []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from extender.explain.pod import explain
-from extender.k8s.objects import Kind, Listed, Owner, PodGroup, Unlisted, Upserted
+from extender.k8s.objects import Kind, Listed, Unlisted, Upserted
 from extender.k8s.resource_slices import DeviceTaintRuleKind
 from extender.queues.rights import WhyNot
 from extender.source.errors import Unavailable
@@ -37,17 +35,6 @@ def test_every_effect_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs/operations.md").read_text().replace("\n", " ")
     for effect in UNKNOWN.values():
         assert effect in page
-
-
-def test_a_list_that_overtakes_counts() -> None:
-    state = make_state()
-    state.apply([unlisted("JobSet")])
-    assert state.unlisted.keys() == {"JobSet"} <= state.synced
-    state.apply([replace(unlisted("JobSet"), why="503 busy")])
-    assert state.unlisted["JobSet"].why == "503 busy"
-    state.apply([Listed("JobSet", frozenset())])
-    state.apply([unlisted("JobSet")])
-    assert not state.unlisted
 
 
 @pytest.mark.parametrize("kind", ["PodDisruptionBudget", "PriorityClass"])
@@ -77,20 +64,6 @@ def test_no_devices_are_predicted_by_unknown_rules(kind: str) -> None:
         assert found.problem == "device classes or DeviceTaintRules cannot be listed"
     cache.unlisted = set()
     assert names(forecast_for(cache, gpu_claim())) == ["gpu-0"]
-
-
-def test_the_size_of_a_gang_is_not_awaited_if_its_kind_is_unknown() -> None:
-    labels = {"jobset.sigs.k8s.io/jobset-name": "train"}
-    member = make_pod("a", 8, labels=labels, created=time.time(), owner=Owner("Job", "train-0", "u"))
-    state = make_state(member)
-    state.apply([Listed("JobSet", frozenset())])
-    assert state.gangs.awaited_job(member, time.time()) == "JobSet train"
-    state = make_state(member)
-    state.apply([unlisted("JobSet")])
-    assert state.gangs.awaited_job(member, time.time()) == ""
-    assert state.gangs.gang_of(member).minimum == 1
-    state.apply([Upserted(PodGroup("JobSet", "default", "train", 4)), Listed("JobSet", {"default/train"})])
-    assert state.gangs.gang_of(member).minimum == 4
 
 
 def test_explain_names_a_few_kinds_for_pods_with_gpus() -> None:

@@ -10,8 +10,8 @@ from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
-from tests.extender.cluster.test_running_pods import COMPUTE, INDICES, L40S, own_pod, with_
-from tests.extender.dialects.test_dialect_manifests import PODS, cases, node, pod, used
+from tests.extender.cluster.test_running_pods import COMPUTE, with_
+from tests.extender.dialects.test_dialect_manifests import cases, node, pod, used
 
 UNREADABLE = [
     {"stowage.dev/nvlink": "yes"},
@@ -39,13 +39,6 @@ def test_no_annotation_frees_the_counted_gpus_of_a_running_pod(said):
         fresh.apply([Upserted(edited)])
         after = fresh.fleet.arrays.free_devices, fresh.fleet.arrays.cpu, fresh.fleet.arrays.compute
         assert all((one == other).all() for one, other in zip(before, after, strict=True))
-
-
-def test_cpu_and_memory_of_an_unreadable_pod_count():
-    state = make_state(make_node("n"), make_pod("a", 1, node_name="n", annotations={COMPUTE: "much"}))
-    row = state.fleet.rows["n"]
-    assert state.fleet.arrays.cpu[row] < state.fleet.arrays.cpu_capacity[row]
-    assert state.fleet.arrays.node_memory[row] < make_state(make_node("n")).fleet.arrays.node_memory[0]
 
 
 @pytest.mark.parametrize(
@@ -85,44 +78,11 @@ def test_an_unreadable_pod_counts_with_what_its_spec_can_have_been_given_there(n
     assert (used(state, on), state.problems) == ([], {})
 
 
-def test_claims_of_an_unreadable_pod_say_which_gpu_it_is():
-    running = pod("hami-running", "hami")
-    state = make_state(node("hami"), with_(running, {"stowage.dev/nvlink": "yes"}))
-    assert used(state, "hami") == PODS["hami-running"]["holds"]["hami"]
-
-
 @pytest.mark.parametrize("name", cases("error"))
 def test_every_unreadable_pod_can_be_counted(name):
     held = bound_request(pod(name))
     assert held.problem
     assert all(share.count >= 1 for share in held.possible_shares)
-
-
-@pytest.mark.parametrize(
-    ("said", "held"),
-    [
-        ({COMPUTE: "300m", "stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 300, 13820]]),
-        ({COMPUTE: "a lot", INDICES: "1,2"}, [[1, 1000, L40S], [2, 1000, L40S]]),
-        ({"stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 1000, L40S]]),
-        ({COMPUTE: "300m", "gpu-fraction": "0.6", INDICES: "1"}, [[1, 600, 27640]]),
-        ({"gpu-fraction": "0.6", "stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 600, 27640]]),
-        ({COMPUTE: "300m", "stowage.dev/nvlink": "yes"}, []),
-        ({COMPUTE: "a lot"}, []),
-    ],
-)
-def test_on_nodes_of_stowage_only_bind_assigns_gpus(said, held):
-    running = replace(own_pod("a", ""), annotations=said)
-    state = make_state(node("stowage"), running)
-    assert used(state, "stowage") == held
-    assert running.key in state.problems
-
-
-def test_an_unreadable_pod_without_a_gpu_closes_no_node():
-    said = {COMPUTE: "a lot", "gpu-fraction": "7", "stowage.dev/nvlink": "yes", "nvidia.com/vgpu-mode": "mps"}
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
-        state = make_state(node(on), replace(own_pod("a", "", on=on), annotations=said))
-        assert used(state, on) == []
-        assert state.overcommitted == frozenset()
 
 
 def test_an_annotation_that_is_too_long_counts_as_unreadable():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from extender.cluster.census import CensusTaker
-from extender.explain.gpu_use import NO_WASTE, Step, gpu_use
+from extender.explain.gpu_use import Step, gpu_use
 from extender.plan.audit import Audit, audit
 from extender.plan.mends import Mender
 from extender.plan.prices import NO_COSTS
@@ -227,12 +227,6 @@ def test_planted_waste_is_found_under_its_cause_and_mended(name: str) -> None:
         assert frees[step] == pytest.approx(gpus, abs=1), of_cluster.steps
 
 
-def test_a_clean_cluster_has_no_waste() -> None:
-    of_cluster = audited([*full("a", 4), pod("next", gpus=8)])
-    assert of_cluster.wasted == 0
-    assert {line.step for line in of_cluster.steps if line.gpus} <= set(NO_WASTE)
-
-
 def steps_of(of_cluster: Audit) -> dict[Step, float]:
     return {line.step: line.gpus for line in of_cluster.steps if line.gpus}
 
@@ -255,35 +249,6 @@ def test_replicas_that_idle_could_be_fewer_but_for_one() -> None:
 
 
 MIG = "nvidia.com/mig-3g.40gb"
-SLICED = {"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.product": "Tesla-T4-SHARED"}
-REPORTED_IDLE = {
-    # NVIDIA/dcgm-exporter#216: DCGM_FI_DEV_GPU_UTIL is always 0 for MIG instances
-    MIG: node("n", 2, labels={"nvidia.com/mig.strategy": "mixed"}, devices={MIG: "4"}),
-    # NVIDIA/dcgm-exporter#568: replicas of one GPU are reported with the use of another
-    GPU: node("n", 2, labels=SLICED, devices={GPU: "4"}),
-}
-
-
-@pytest.mark.parametrize("resource", REPORTED_IDLE)
-def test_fractions_of_gpus_that_exporters_report_as_idle_are_not_called_unused(resource: str) -> None:
-    pods = [pod(f"p{n}", "n", 1, resource=resource) for n in range(4)]
-    found = steps_of(
-        audited([REPORTED_IDLE[resource], *pods], measured={f"ml/p{n}": Use(3_000.0, 0.0) for n in range(4)})
-    )
-    assert found.keys() <= {Step.NOT_MEASURED, Step.IDLE, Step.TOO_FEW}
-    assert found[Step.NOT_MEASURED] == pytest.approx(4 * 3 / 7 if resource == MIG else 2, abs=0.02)
-
-
-def test_an_impossible_sample_does_not_make_more_gpus_than_there_are() -> None:
-    """NVIDIA/dcgm-exporter#418: single samples of the utilization are far above 100."""
-    found = audited([node("n", 1), pod("p", "n", 1)], measured={"ml/p": Use(2e12, 1e17)})
-    assert steps_of(found) == {Step.IN_USE: 1}
-
-
-def test_pods_without_gpus_hold_none() -> None:
-    """kubestellar/console#7020: agents on GPU nodes were counted as a GPU each."""
-    agents = [pod(f"agent-{n}", "n", 0, owner="DaemonSet") for n in range(5)]
-    assert steps_of(audited([node("n", 4), *agents])) == {Step.IDLE: 4}
 
 
 def test_virtual_gpus_of_a_plugin_make_no_gpus_of_less_than_nothing() -> None:

@@ -77,12 +77,6 @@ def test_the_bill_says_what_the_simulator_of_the_benchmarks_says(seed: int) -> N
     assert lines[""].waited == pytest.approx(lines["least-allocated"].waited, abs=0.2)
 
 
-def test_there_is_no_gain_where_nothing_waited() -> None:
-    pods = [ran(f"job-{n}", 2, 1_000 * n, 1_000 * n, 5_000) for n in range(20)]
-    bill = bill_of(node("node-0", 8), node("node-1", 8), *pods)
-    assert [(line.waited, line.earlier, line.later) for line in bill.lines] == [(0, 0, 0)] * 4
-
-
 def test_pods_that_ran_before_hold_their_gpus_until_they_ended() -> None:
     old, next_one = ran("old", 8, -9_000, -9_000, 12_600), ran("next", 8, 0, 3_600, 7_200)
     lines = bill_of(node("node-0", 8), old, next_one).lines
@@ -93,17 +87,6 @@ def test_what_runs_until_now_and_what_waits_count_until_now() -> None:
     runs, waits = ran("runs", 8, DAY - 7_200, DAY - 7_200, 2 * DAY), ran("waits", 4, DAY - 3_600, 9 * DAY, 1)
     bill = bill_of(node("node-0", 8), runs, waits)
     assert {(line.used, line.waited) for line in bill.lines} == {(16, 4)}
-    assert bill.jobs == 2
-
-
-def test_a_gang_starts_when_all_of_its_pods_fit() -> None:
-    gang = {"annotations": {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}}
-    first = ran("first", 8, 0, 0, 3_600)
-    pods = [ran(f"gang-{n}", 8, 60, 9_000, 3_600, **gang) for n in range(2)]
-    bill = bill_of(node("node-0", 8), node("node-1", 8), first, *pods)
-    happened, *others = bill.lines
-    assert happened.waited == pytest.approx(16 * 8_940 / 3600, abs=0.1)
-    assert {line.waited for line in others} == {round(16 * 3_540 / 3600, 1)}
     assert bill.jobs == 2
 
 

@@ -6,19 +6,11 @@ from typing import Any
 
 import pytest
 
-from extender.explain.pod import explain
-from extender.explain.words import Word
-from extender.k8s.node_filter import Rule
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.source.errors import BadInput
-from packing.model.reasons import Reason
-from tests.extender.plan.clusters import GPU, H100, Manifest, node, pod, source_of
+from tests.extender.plan.clusters import GPU, Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet
-
-GPU_MODEL = "nvidia.com/gpu.product"
-OTHER = {GPU_MODEL: "NVIDIA-L4"}
-TAINTED = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
 
 
 def report_of(source, add=(), remove=()):
@@ -102,42 +94,12 @@ def gang(count: int, gpus: int = 4, **more: Any) -> list[Manifest]:
     return [pod(f"w{n}", gpus=gpus, labels=labels, **more) for n in range(count)]
 
 
-def test_a_gang_fits_as_a_whole_or_not_at_all() -> None:
-    source = source_of(node("a", 4), *gang(2))
-    report = report_of(source, ["1xa"])
-    assert report.sentences[0] == "2 pending pods fit (0 without the change), 2 of them only with the change."
-    assert figures(report)["pending pods that fit"] == (0, 2, 2)
-    report = report_of(source_of(node("a", 4), *gang(3)), ["1xa"])
-    assert figures(report)["pending pods that fit"] == (0, 0, 0)
-    assert {row[4] for row in report.tables[0].rows} == {Reason.GANG_DOES_NOT_FIT.text}
-    assert report.agrees
-
-
-def test_the_room_that_a_gang_does_not_take_is_there_for_others() -> None:
-    source = source_of(node("a", 4), *gang(2), pod("x", gpus=4))
-    rows = {row[0]: row[2] for row in report_of(source).tables[0].rows}
-    assert rows == {"ml/w0": "-", "ml/w1": "-", "ml/x": "a"}
-
-
-def test_a_member_with_gates_cannot_start_so_its_gang_does_not() -> None:
-    first, second = gang(2)
-    second["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    report = report_of(source_of(node("a", 8), first, second), ["1xa"])
-    assert figures(report)["pending pods that fit"] == (0, 0, 0)
-
-
 def test_a_member_fits_by_itself_once_another_one_is_bound() -> None:
     first, second = gang(2)
     first["spec"]["nodeName"], first["status"]["phase"] = "a", "Running"
     assert (
         figures(report_of(source_of(node("a", 8), first, second), ["1xa"]))["pending pods that fit"][1] == 1
     )
-
-
-def test_members_are_placed_the_largest_first() -> None:
-    small, large = gang(2, 1), gang(2, 4)
-    items = node("a", 4), node("b", 4), pod("x", "b", 3), small[0], large[1]
-    assert figures(report_of(source_of(*items), ["1xa"]))["pending pods that fit"] == (2, 2, 2)
 
 
 def test_a_gang_starts_with_a_member_that_asks_for_no_gpu() -> None:
@@ -147,27 +109,3 @@ def test_a_gang_starts_with_a_member_that_asks_for_no_gpu() -> None:
     items = node("a", 4), node("b", 4), launcher, *workers
     assert figures(report_of(source_of(*items)))["pending pods that fit"] == (2, 2, 2)
     assert figures(report_of(source_of(*items), remove=["b"]))["pending pods that fit"] == (2, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cpu", "why"),
-    [
-        ([node("a")], "65", "no node allowed by its rules is large enough for it, even without other pods"),
-        ([node("a")], "64", Reason.NO_FREE_CPU.text),
-        ([node("a", unschedulable=True)], "1", Rule.CORDONED),
-        ([node("a", 0), node("b", 0), node("c", 2)], "1", Reason.TOO_FEW_GPUS.text),
-        (
-            [node("a", labels=OTHER), node("b", labels=OTHER), node("c", taints=TAINTED)],
-            "1",
-            Rule.NOT_TOLERATED,
-        ),
-    ],
-)
-def test_why_not_is_what_explain_says(nodes: list[Manifest], cpu: str, why: str) -> None:
-    items = *nodes, pod("x", "a", 0), pod("waits", gpus=4, cpu=cpu, nodeSelector={GPU_MODEL: H100[GPU_MODEL]})
-    source = source_of(*items)
-    (row,) = report_of(source).tables[0].rows
-    assert row[4] == why
-    state = source.state()
-    said = explain(state, state.pods["ml/waits"]).verdict.why
-    assert said.startswith(why) or (said == f"{Word.TOO_LARGE()}." and ("large" in why or "fewer" in why))

@@ -50,18 +50,6 @@ def test_a_node_whose_pods_cannot_move_keeps_its_layout():
     assert report.agrees
 
 
-def test_a_good_layout_stays():
-    items = node("a", 2, devices={GPU: "0", SMALL: "14"}), pod("x", "a", resource=SMALL)
-    report = report_of(*items)
-    assert report.sentences == ["1 node considered: no other layout would serve more of the demand."]
-
-
-def test_no_more_is_promised_than_cpu_allows_which_layouts_do_not_count():
-    waiting = [pod(f"w{n}", resource=LARGE, cpu="50") for n in range(2)]
-    report = report_of(node("a", 1, devices={GPU: "0", SMALL: "7"}), *waiting)
-    assert gains(report)["3g.40gb in use"] == (0, 1, 1)
-
-
 def test_a_node_keeps_its_layout_if_its_pods_would_find_no_place():
     """Any node may change by its instances, but only c has the CPU that x needs."""
     nodes = [
@@ -77,61 +65,12 @@ def test_a_node_keeps_its_layout_if_its_pods_would_find_no_place():
     assert gains(report) == {"1g.10gb in use": (2, 2, 2), "3g.40gb in use": (0, 2, 2)}
 
 
-def test_without_mig_nodes_there_is_nothing_to_plan():
-    report = report_of(node("a"), pod("x", "a"))
-    assert report.sentences[0].startswith("No node that accepts pods has GPUs that NVIDIA's MIG manager")
-    assert report.agrees
-
-
-def test_an_idle_node_changes_rather_than_one_with_pods():
-    mixed = {GPU: "1", SMALL: "7"}
-    items = node("busy", 2, devices={GPU: "0", SMALL: "14"}), node("idle", 2, devices=mixed)
-    running = [pod(f"small-{n}", "busy", resource=SMALL) for n in range(5)]
-    report = report_of(*items, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(2)))
-    moved = {row[0]: row[3] for row in report.tables[0].rows if row[2] != "unchanged"}
-    assert (moved, report.agrees) == ({"idle": 0}, True)
-    assert "Cost: 0 pods restart; 1.5 minutes to re-partition 1 node" in report.sentences[1]
-
-
-def test_two_idle_nodes_change_rather_than_one_with_pods():
-    idle = [node(f"idle-{n}", 1, devices={GPU: "0", SMALL: "7"}) for n in range(2)]
-    busy = node("busy", 2, devices={GPU: "0", SMALL: "14"})
-    running = [pod(f"small-{n}", "busy", resource=SMALL) for n in range(5)]
-    report = report_of(*idle, busy, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(4)))
-    assert {row[0] for row in report.tables[0].rows if row[2] != "unchanged"} == {"idle-0", "idle-1"}
-    assert report.agrees
-
-
-def test_of_two_nodes_the_one_changes_whose_pods_have_done_less():
-    nodes = [node(name, 1, devices={GPU: "0", SMALL: "7"}) for name in ("a", "b", "c")]
-    running = [pod(f"on-{name}", name, resource=SMALL) for name in ("a", "b", "c")]
-    for one, second in zip(running, (0, 50, 10), strict=True):
-        one["status"]["startTime"] = f"2026-01-01T00:00:{second:02}Z"
-    report = report_of(*nodes, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(2)))
-    assert [row[0] for row in report.tables[0].rows if row[2] != "unchanged"] == ["b"]
-
-
 CAPABLE = {"nvidia.com/mig.capable": "true"}
 
 
 def layouts_then(report: Report) -> dict[str, object]:
     """The nodes that change."""
     return {str(row[0]): row[2] for row in report.tables[0].rows if row[2] != "unchanged"}
-
-
-def test_an_idle_node_turns_back_into_whole_gpus_for_a_pod_of_eight():
-    nodes = [node(f"mig-{n}", 8, devices={GPU: "0", SMALL: "56"}) for n in range(3)]
-    report = report_of(*nodes, pod("small", "mig-0", resource=SMALL), pod("large", gpus=8))
-    assert layouts_then(report) == {"mig-1": "8x gpu"}
-    assert gains(report) == {"1g.10gb in use": (1, 1, 1), "gpu in use": (0, 8, 8)}
-    assert "Cost: 0 pods restart; 1.5 minutes to re-partition 1 node" in report.sentences[1]
-
-
-def test_an_idle_node_of_whole_gpus_is_divided_for_pods_that_wait_for_instances():
-    nodes = [node(f"n{n}", 8, labels=CAPABLE) for n in range(2)]
-    report = report_of(*nodes, pod("train", "n0", gpus=8), *(pod(f"w{n}", resource=SMALL) for n in range(7)))
-    assert layouts_then(report) == {"n1": "56x 1g.10gb"}
-    assert gains(report) == {"1g.10gb in use": (0, 7, 7)}
 
 
 def test_a_pod_of_eight_waits_while_every_node_has_a_pod_that_cannot_move():

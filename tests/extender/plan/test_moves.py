@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.plan.moves import moves_report, plan_moves, units_of
+from extender.plan.moves import moves_report, plan_moves
 from extender.source.snapshot import moment_of
 from extender.trial.room_by_moves import moves_off
 from packing.plan.move_rule import MoveRule
@@ -22,31 +22,6 @@ def test_a_share_alone_on_its_gpu_moves_to_one_that_is_used():
     assert report.sentences == ["1 move would free 1 GPU."]
 
 
-def test_the_cheapest_gpus_are_freed_first():
-    shares = [share(f"many-{n}", "a", "20%", 0) for n in range(3)]
-    items = [
-        shared_node("a", 2),
-        shared_node("b", 1),
-        *shares,
-        share("one", "a", "20%", 1),
-        share("z", "b", "20%"),
-    ]
-    work = source_of(*items, bind=True).trial()
-    [(_, [(item, _)])] = plan_moves(work, 1, "gpus")
-    assert item.key in ("ml/one", "ml/z")
-
-
-def test_what_cannot_move_keeps_its_gpu():
-    fixed = share("x", "a", "30%")
-    fixed["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
-    work = source_of(
-        shared_node("a", 1), shared_node("b", 1), fixed, share("y", "b", "30%"), bind=True
-    ).trial()
-    assert [unit.pods for unit in units_of(work, "gpus")] == [{"ml/y"}]
-    [(_, moves)] = plan_moves(work, 3, "gpus")
-    assert [(item.key, target) for item, target in moves] == [("ml/y", "a")]
-
-
 def test_whole_gpus_are_brought_together_on_nodes():
     source = source_of(node("a"), node("b"), pod("x", "a", 1), pod("y", "b", 2))
     report = moves_report("test", source.trial(), 2, "gpus", quiet)
@@ -57,16 +32,6 @@ def test_whole_gpus_are_brought_together_on_nodes():
     assert report.agrees
 
 
-def test_no_pod_goes_to_a_free_node():
-    work = source_of(node("a"), node("b"), node("c", 1), pod("x", "a", 4), pod("y", "c", 1)).trial()
-    assert plan_moves(work, 5, "nodes") == []
-
-
-def test_the_other_way_is_named_only_if_it_frees_something():
-    source = source_of(node("a"), pod("x", "a", 1))
-    assert len(moves_report("test", source.trial(), 2, "gpus", quiet).sentences) == 1
-
-
 def test_a_part_of_a_gpu_moves_to_another_gpu_of_its_node():
     """As KAI does (its test is in tests/peers/kai.yaml)."""
     items = shared_node("n", 2), share("first", "n", "50%", 0), share("second", "n", "50%", 1)
@@ -74,19 +39,6 @@ def test_a_part_of_a_gpu_moves_to_another_gpu_of_its_node():
     report = moves_report("test", source.trial(), 1, "gpus", quiet)
     assert [(row[2:5], report.agrees) for row in report.tables[0].rows] == [(("n", "n", "n"), True)]
     assert [(gain.today, gain.promised, gain.replayed) for gain in report.gains] == [(0, 1, 1), (0, 1, 1)]
-
-
-def test_two_parts_leave_their_gpu_together_for_others_of_its_node():
-    parts = (
-        share("a", "n", "20%", 0),
-        share("b", "n", "30%", 0),
-        share("c", "n", "60%", 1),
-        share("d", "n", "60%", 2),
-    )
-    source = source_of(shared_node("n", 3), *parts, bind=True)
-    report = moves_report("test", source.trial(), 2, "gpus", quiet)
-    assert [row[1] for row in report.tables[0].rows] == ["ml/b", "ml/a"]
-    assert (report.gains[0].promised, report.agrees) == (1, True)
 
 
 @pytest.mark.parametrize("free", ["gpus", "nodes"])

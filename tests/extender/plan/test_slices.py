@@ -84,27 +84,6 @@ def test_pods_share_a_gpu_of_hami_until_its_memory_is_used_up():
     assert report.agrees
 
 
-def test_a_busy_gpu_is_not_replaced_by_one_that_is_slower():
-    source = source_of(node("whole", 4), node("l4", 1, labels=labels("NVIDIA-L4", 23034)), pod("x", "whole"))
-    (candidate,) = plan_slices(source.trial(), {"ml/x": Use(3000, 0.12)}, 1.0).candidates
-    assert candidate.target == "l4"  # an H100 has eight times the rate
-    (candidate,) = plan_slices(source.trial(), {"ml/x": Use(3000, 0.13)}, 1.0).candidates
-    assert candidate.slice is None
-
-
-def test_busy_pods_need_compute():
-    plan = plan_slices(cluster(pod("x", "whole")).trial(), {"ml/x": Use(100, 0.3)}, 1.0)
-    assert plan.candidates[0].slice is not None
-    assert plan.candidates[0].slice.resource == "nvidia.com/mig-3g.40gb"
-
-
-def test_annotations_count_where_nothing_was_measured():
-    source = cluster(declared("x", "4Gi", "10%"), declared("y", "4Gi", "0.1"))
-    plan = plan_slices(source.trial(), {"ml/x": Use(50_000, 0.9)}, 1.0)
-    assert {one.item.key: one.source for one in plan.candidates} == {"ml/x": "measured", "ml/y": "declared"}
-    assert [one.item.key for one in plan.moves] == ["ml/y"]
-
-
 def test_nothing_is_guessed():
     source = cluster(
         pod("x", "whole"), pod("y", "whole"), declared("z", "much", "10%"), declared("v", "1Gi", "300%")
@@ -122,9 +101,3 @@ def test_a_slice_is_given_once():
     plan = plan_slices(source.trial(), {}, 1.0)
     assert len(plan.moves) == 2
     assert len({one.slice for one in plan.moves}) == 2
-
-
-def test_pods_of_several_gpus_and_of_slices_are_left_alone():
-    source = cluster(pod("two", "whole", 2), pod("small", "mig", resource="nvidia.com/mig-1g.10gb"))
-    measured = {"ml/two": Use(10, 0.1), "ml/small": Use(10, 0.1)}
-    assert plan_slices(source.trial(), measured, 1.0).candidates == []

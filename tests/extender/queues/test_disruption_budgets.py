@@ -111,12 +111,6 @@ def test_as_the_eviction_api_after_any_events(happened: list[Event], victims: li
     assert made.violations(victims) == by_the_api(victims, [*known.values()])
 
 
-def test_a_budget_is_used_up_in_the_order_of_the_pods() -> None:
-    made = table(budget(allowed=1))
-    assert made.violations([pod("a"), pod("b", "y"), pod("c"), pod("d")]) == (False, False, True, True)
-    assert made.violations([pod("c")]) == (False,), "nothing is remembered"
-
-
 def test_a_status_counts_as_soon_as_it_is_heard() -> None:
     made = table(budget(allowed=0))
     assert made.violations([pod("a")]) == (True,)
@@ -129,25 +123,6 @@ def test_a_status_counts_as_soon_as_it_is_heard() -> None:
     assert made._buckets == made._bucket_of == {}
 
 
-def test_a_budget_that_cannot_be_read_protects_its_namespace_only() -> None:
-    made = table(PodDisruptionBudget("ml", "b", problem="selector is too large to be read"))
-    assert made.violations([pod("a"), pod("b", ""), pod("a", namespace="other")]) == (
-        True,
-        True,
-        False,
-    )
-
-
-def test_budgets_of_many_applications_do_not_count_as_too_many() -> None:
-    """All have a label in common, as a Helm chart gives it; each is filed under its own."""
-    key = "app.kubernetes.io/managed-by"
-    helm = NodeSelectorRequirement(key, "In", ("Helm",))
-    apps = [NodeSelectorRequirement("app", "In", (f"a{n}",)) for n in range(500)]
-    made = table(*(budget(f"b{n}", helm, app, allowed=n) for n, app in enumerate(apps)))
-    pods = [pod(f"p{n}", f"a{n}", more_labels={key: "Helm"}) for n in (0, 1, 499)]
-    assert made.violations(pods) == (True, False, False)
-
-
 def test_more_budgets_than_the_limit_count_as_a_violation() -> None:
     others = NodeSelectorRequirement("app", "In", ("x", "y")), NodeSelectorRequirement("tier", "Exists")
     enough = [
@@ -157,10 +132,3 @@ def test_more_budgets_than_the_limit_count_as_a_violation() -> None:
     assert table(*enough).violations([pod("a")]) == (False,)
     too_many = table(*enough, budget("more", APP_X, others[1]))
     assert too_many.violations([pod("a"), pod("b", "y")]) == (True, False)
-
-
-def test_the_eviction_api_never_evicts_a_pod_of_two_budgets() -> None:
-    """Status 500, whatever they allow."""
-    made = table(budget("b", allowed=9), budget("c", allowed=9))
-    assert made.violations([pod("a")]) == (True,)
-    assert made.violations([pod("a", phase="Pending")]) == (False,)

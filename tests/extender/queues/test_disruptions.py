@@ -10,16 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.k8s.affinity import Taint
-from extender.k8s.objects import Deleted, Event, Listed, Owner, Pod, Upserted
+from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
 from extender.queues.disruptions import (
     NODE_INTERRUPTION,
-    OWNERS,
-    REASONS,
     DisruptionLog,
-    disruption_reason,
-    job_of,
 )
-from extender.settings import Queue
 from extender.untrusted.limits import DISRUPTIONS
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -61,35 +56,6 @@ def state_at(clock: Clock, *pods: Pod, taints: tuple[Taint, ...] = ()):
     return state
 
 
-def test_a_preempted_pod_counts_once_however_often_it_is_seen():
-    clock, pod = Clock(), worker("a", labels={"stowage.dev/queue": "batch"})
-    state = state_at(clock, pod)
-    clock.at += 20
-    ending = disrupted(pod)
-    seen: list[Event] = [
-        Upserted(ending),
-        Upserted(ending),
-        Listed("Pod", frozenset({pod.key})),
-        Upserted(replace(ending, phase="Failed")),
-        Upserted(replace(ending, phase="Failed")),
-        Deleted("Pod", pod.key),
-        Listed("Pod", frozenset()),
-    ]
-    state.apply(seen)
-    assert state.disruptions.pods == {("batch", PREEMPTED, "Job"): 1}
-    assert state.disruptions.restarts(worker("b", created=T0 + 11)) == 1
-    assert state.disruptions.restarts(worker("c")) == 0  # a sibling that nobody disturbed
-    # 2 GPUs from two hours before T0 until ten seconds after it; batch has no checkpoints
-    assert state.disruptions.gpu_seconds == {("batch", PREEMPTED): 2 * 7210.0}
-
-
-def test_a_disruption_that_comes_to_nothing_does_not_count():
-    pod = worker("a")
-    state = state_at(Clock(T0 + 60), pod)
-    state.apply([Upserted(replace(pod, disruption=PREEMPTED)), Upserted(pod), Deleted("Pod", pod.key)])
-    assert not state.disruptions.pods
-
-
 @pytest.mark.parametrize(
     "events",
     [
@@ -103,17 +69,6 @@ def test_a_disrupted_pod_may_vanish_unseen(events):
     state = state_at(Clock(T0 + 60), worker("a", disruption=PREEMPTED))
     state.apply(events)
     assert state.disruptions.pods == {("none", PREEMPTED, "Job"): 1}
-
-
-def test_pods_that_end_for_other_reasons_do_not_count():
-    pods = [
-        worker("done", phase="Succeeded"),
-        worker("deleted", deleting=True),
-        worker("waits", node_name="", disruption=PREEMPTED, deleting=True),
-    ]
-    state = state_at(Clock(T0 + 60), worker("gone"))
-    state.apply([*map(Upserted, pods), Deleted("Pod", "default/gone")])
-    assert not state.disruptions.pods
 
 
 def test_on_a_node_that_is_interrupted_evictions_and_deletions_are_interruptions():
@@ -135,16 +90,6 @@ def test_on_a_node_that_is_interrupted_evictions_and_deletions_are_interruptions
     assert state.disruptions.evictions_last_hour("", T0 + 60) == 1
 
 
-def test_labels_of_metrics_are_closed_sets():
-    log = log_at(Clock())
-    odd = worker("a", owner=Owner("x" * 300, "y"), disruption="z" * 300, disrupted=T0)
-    reason = disruption_reason(odd, node_interrupted=False)
-    note(log, odd, reason)
-    note(log, worker("b", owner=None, uid="b"), reason)
-    assert {(r, o) for _, r, o in log.pods} == {("other", "other"), ("other", "none")}
-    assert all(r in REASONS and o in OWNERS for _, r, o in log.pods)
-
-
 def test_the_shield_protects_replacements_only_and_for_a_time():
     clock = Clock(T0 + 10)
     log = log_at(clock)
@@ -160,22 +105,6 @@ def test_the_shield_protects_replacements_only_and_for_a_time():
     assert log.shielded_until(replacement) <= T0 + 610
 
 
-def test_without_a_time_there_is_no_shield():
-    log = log_at(Clock(T0 + 10), shield=0.0)
-    note(log, disrupted(worker("a")))
-    assert log.shielded_until(worker("c", created=T0 + 10)) <= T0 + 10
-
-
-def test_a_pod_without_owner_is_a_job_of_its_own():
-    log = log_at(Clock(T0 + 20))
-    alone = worker("a", owner=None)
-    note(log, disrupted(alone))
-    again = replace(alone, uid="new", created=T0 + 15)
-    assert job_of(alone) == "default/a"
-    assert log.restarts(again) == 1
-    assert log.shielded_until(again) > T0 + 20
-
-
 def test_who_replaces_an_interrupted_pod():
     log = log_at(Clock(T0 + 20))
     waiting = worker("b", node_name="", created=T0 + 15)
@@ -187,36 +116,6 @@ def test_who_replaces_an_interrupted_pod():
     assert not log.replaces_interrupted(replace(waiting, created=T0 - 60), T0 + 20)
     assert not log.replaces_interrupted(waiting, T0 + 4000)
     assert not log.replaces_interrupted(replace(waiting, owner=None), T0 + 20)
-
-
-def test_evictions_of_the_last_hour():
-    clock = Clock(T0)
-    log = log_at(clock)
-    for i, (reason, queue) in enumerate(
-        [(PREEMPTED, "batch"), (EVICTED, "batch"), (NODE_INTERRUPTION, "batch"), (PREEMPTED, "backfill")]
-    ):
-        clock.at = T0 + 100 * i
-        note(log, worker(str(i), uid=str(i), disrupted=clock.at), reason, queue)
-    assert log.evictions_last_hour("batch", T0 + 400) == 2
-    assert log.evictions_last_hour("batch", T0 + 3601) == 1
-    assert log.evictions_last_hour("backfill", T0 + 3601) == 1
-    assert log.evictions_last_hour("batch", T0 + 50) == 1
-
-
-def test_what_happened_before_the_start_is_remembered_but_not_counted():
-    log = log_at(Clock(T0 + 0.5))
-    note(log, disrupted(worker("old", uid="old"), at=T0 - 100))
-    assert not log.pods
-    assert log.restarts(worker("b", created=T0)) == 1
-    note(log, disrupted(worker("new", uid="new"), at=T0))  # Kubernetes has whole seconds
-    assert sum(log.pods.values()) == 1
-
-
-def test_times_in_the_future_and_missing_ones_are_now():
-    log = log_at(Clock(T0))
-    note(log, disrupted(worker("a", uid="a"), at=T0 + 1e6))
-    note(log, disrupted(worker("b", uid="b"), at=0.0))
-    assert [one[0] for one in log.dump()["disruptions"]] == [T0, T0]
 
 
 def test_the_log_is_bounded_and_forgets_the_oldest():
@@ -254,13 +153,6 @@ def test_nobody_washes_out_what_others_have_lost(namespace: str, gpus: float):
     assert later.shielded_until(replacement) == T0 + 610
 
 
-def test_an_owner_of_another_namespace_is_another_job():
-    log = log_at(Clock(T0 + 100))
-    note(log, disrupted(worker("a", uid="a")))
-    assert log.restarts(worker("b", created=T0 + 30)) == 1
-    assert log.restarts(replace(worker("b", created=T0 + 30), namespace="other")) == 0
-
-
 _STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 8000), st.booleans()))
 
 
@@ -285,19 +177,6 @@ def test_the_log_agrees_with_a_plain_list(steps):
         assert one.evictions_last_hour("batch", T0 + 7000) == sum(
             T0 + 3400 < at <= T0 + 7000 and reason == PREEMPTED for at, _, reason in plain.values()
         )
-
-
-def test_a_dump_is_taken_up_once_and_without_counting():
-    clock = Clock(T0 + 100)
-    before = log_at(clock)
-    note(before, disrupted(worker("a", uid="a")))
-    dumped = before.dump()
-    after = log_at(clock)
-    after.load(dumped)
-    after.load(dumped)
-    note(after, disrupted(worker("a", uid="a")))
-    assert after.dump() == dumped
-    assert not after.pods
 
 
 @pytest.mark.parametrize(
@@ -341,12 +220,3 @@ def test_a_dump_has_what_moves_lost_in_the_last_hour(entry):
     log.load({"moves": [entry, [T0 - 60, 300]]})
     log.load(log.dump())
     assert log.dump()["moves"] == [[T0 - 60, 300]]
-
-
-def test_a_queue_that_checkpoints_loses_less():
-    clock = Clock(T0 + 60)
-    pod = worker("a", labels={"stowage.dev/queue": "batch"})
-    state = state_at(clock, pod)
-    state.rights.queues.by_name["batch"] = Queue(checkpoint_interval=3600)
-    state.apply([Upserted(disrupted(pod))])
-    assert state.disruptions.gpu_seconds == {("batch", PREEMPTED): 2 * 10.0}

@@ -16,7 +16,6 @@ from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.gangs import GangTable
-from extender.untrusted.limits import OBJECT_NAME
 
 
 def pod(name: str = "w-0", **fields: Any) -> Pod:
@@ -254,51 +253,6 @@ def test_the_minimum_of_a_pod_group(name: str) -> None:
     assert (gang and (gang.minimum, gang.together)) == expected
 
 
-def test_the_api_version_in_a_file_says_which_pod_group_it_is() -> None:
-    metadata = {"name": "g"}
-    for version, kind in (
-        ("scheduling.volcano.sh/v1beta1", "VolcanoPodGroup"),
-        ("scheduling.k8s.io/v1alpha2", "OldAlphaPodGroup"),
-        ("scheduling.k8s.io/v1alpha3", "AlphaPodGroup"),
-        ("scheduling.k8s.io/v1beta1", "PodGroup"),
-    ):
-        group = PodGroupManifest.from_value({"apiVersion": version, "metadata": metadata}).record()
-        assert (group.kind, group.key) == (kind, "default/g")
-
-
-def test_a_group_may_be_part_of_a_composite_group() -> None:
-    spec = {"parentCompositePodGroupName": "all", "schedulingPolicy": {"basic": {}}}
-    group = PodGroupManifest.from_value(
-        {"metadata": {"namespace": "train", "name": "g"}, "spec": spec}
-    ).record()
-    assert group.in_composite
-    member = pod(schedulingGroup={"podGroupName": "g"})
-    assert table(group).cycle_of(member) == "train/"
-
-
-@pytest.mark.parametrize(("kind", "never"), [("PodGroup", True), ("VolcanoPodGroup", False)])
-def test_a_native_group_may_never_preempt(kind: PodGroupKind, never: bool) -> None:
-    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "preemptionPolicy": "Never"}
-    manifest = {"metadata": {"namespace": "train", "name": "g"}, "spec": spec}
-    gangs = table(PodGroupManifest.from_value(manifest).record(kind))
-    assert gangs.never_preempts(pod(schedulingGroup={"podGroupName": "g"})) == never
-    assert not gangs.never_preempts(pod(schedulingGroup={"podGroupName": "other"}))
-
-
-@pytest.mark.parametrize("prefix", ["stowage.dev/gang", "scheduling.x-k8s.io/pod-group", "ray.io/cluster"])
-@pytest.mark.parametrize("name", ["", "x" * (OBJECT_NAME + 1)])
-def test_a_name_that_no_object_can_have_is_no_gang(prefix: str, name: str) -> None:
-    assert table().gang_of(pod(labels={prefix: name})) is None
-
-
-@pytest.mark.parametrize("count", ["", "-1", "2.5", "²", "9" * 10, "two", " 2"])
-def test_a_count_that_is_no_number_means_all_members(count: str) -> None:
-    pods = [pod(f"w-{i}", labels={"stowage.dev/gang": "g", "stowage.dev/gang-min": count}) for i in range(3)]
-    gang = table(*pods).gang_of(pods[0])
-    assert gang is not None
-    assert (gang.minimum, gang.together) == (3, 0)
-
-
 def test_the_head_of_a_ray_cluster_and_the_leader_of_a_group_are_indispensable() -> None:
     ray = {"ray.io/cluster": "rc", "ray.io/node-type": "head"}
     head, worker = pod("h", labels=ray), pod("w", labels=ray | {"ray.io/node-type": "worker"})
@@ -310,13 +264,6 @@ def test_the_head_of_a_ray_cluster_and_the_leader_of_a_group_are_indispensable()
     assert indispensable == [{head.key}, {head.key}, {leader.key}]
     assert found[0] is not None
     assert (found[0].minimum, gangs.running("Ray train/rc")) == (1, 2)
-
-
-def test_own_words_count_before_those_of_others() -> None:
-    labels = {"jobset.sigs.k8s.io/jobset-name": "js", "stowage.dev/gang": "mine"}
-    gang = table().gang_of(pod(labels=labels, schedulingGroup={"podGroupName": "g"}))
-    assert gang is not None
-    assert gang.key == "stowage train/mine"
 
 
 JSON = st.recursive(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Event, Listed, Pod, PodGroup, Upserted
 from extender.queues import gangs as module
 from extender.queues.gang_words import words_of
 from extender.queues.gangs import GangTable
-from extender.source.list_watch import ListWatch
-from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import GANG_MEMBERS
 from tests.examples import examples
 from tests.extender.builders import make_pod, make_state
@@ -26,12 +22,6 @@ NAMES = ["a", "b", "c", "d"]
 def member(name: str, gang: str = "g", **fields: Any) -> Pod:
     labels = {"stowage.dev/gang": gang} | fields.pop("labels", {})
     return make_pod(name, labels=labels, **fields)
-
-
-def minimum_of(state: State, pod: Pod) -> int:
-    gang = state.gangs.gang_of(pod)
-    assert gang is not None
-    return gang.minimum
 
 
 LABELS = st.sampled_from(
@@ -177,42 +167,6 @@ def test_no_more_succeeded_members_are_remembered_than_a_gang_may_have(monkeypat
         table.apply(Upserted(member(f"p{number}", phase="Succeeded")))
     assert table.succeeded() == {"stowage default/g": 3}
     assert len(table._ended) == 3
-
-
-def test_pod_groups_are_listed_and_watched() -> None:
-    manifest = {"metadata": {"namespace": "default", "name": "g"}, "spec": {"minMember": 1}}
-    page = {"metadata": {"resourceVersion": "7"}, "items": [manifest]}
-    protocol = ListWatch(WATCHED_KINDS["VolcanoPodGroup"])
-    assert protocol.next_request().path == "/apis/scheduling.volcano.sh/v1beta1/podgroups"
-    state = make_state(*(make_pod(n, annotations={"scheduling.k8s.io/group-name": "g"}) for n in "ab"))
-    pod = state.pods["default/a"]
-    state.apply(protocol.page(json.dumps(page).encode()))
-    assert minimum_of(state, pod) == 1
-    change = {"type": "DELETED", "object": manifest}
-    state.apply(protocol.chunk(json.dumps(change).encode() + b"\n"))
-    assert minimum_of(state, pod) == 2
-
-
-def test_a_pod_that_the_watch_has_not_shown_belongs_to_the_known_gang() -> None:
-    table = GangTable()
-    table.apply(Upserted(member("a", node_name="n")))
-    gang = table.gang_of(member("new"))
-    assert gang is not None
-    assert (gang.key, gang.minimum) == ("stowage default/g", 1)
-    alone = table.gang_of(member("new", gang="other"))
-    assert alone is not None
-    assert (alone.key, alone.minimum) == ("stowage default/other", 1)
-
-
-def test_a_gang_reaches_neither_into_another_namespace_nor_to_another_priority() -> None:
-    mine = member("a", node_name="n")
-    table = GangTable()
-    pods = mine, replace(mine, namespace="other"), replace(mine, name="high", priority=1000)
-    for pod in pods:
-        table.apply(Upserted(pod))
-    keys = {gang.key for pod in pods if (gang := table.gang_of(pod))}
-    assert keys == {"stowage default/g", "stowage other/g", "stowage default/g of priority 1000"}
-    assert all(len(table.members(key)) == 1 for key in keys)
 
 
 def test_a_gang_of_too_many_pods_counts_one_by_one(monkeypatch: Any) -> None:

@@ -47,22 +47,6 @@ def test_the_local_queue_of_kueue_counts_before_its_cluster_queue() -> None:
     assert name_of(labels=kueue | {"kueue.x-k8s.io/local-queue-name": "team-a"}) == "slow"
 
 
-def test_the_priority_class_comes_last_and_may_name_its_queue_itself() -> None:
-    queues = Queues({"slow": Queue(priority_classes=frozenset({"low"})), "fast": Queue()})
-    low, other = make_pod("l", priority_class="low"), make_pod("o", priority_class="other")
-    assert (queues.name_of(low), queues.name_of(other)) == ("slow", "")
-    for record in (PriorityClass("low", "fast"), PriorityClass("other", "fast"), PriorityClass("", "fast")):
-        queues.classes.apply(Upserted(record))
-    assert (queues.name_of(low), queues.name_of(other)) == ("slow", "fast")
-    queues.classes.apply(Upserted(PriorityClass("other", "nothing")))
-    assert queues.name_of(other) == ""
-    queues.classes.apply(Upserted(PriorityClass("other", "slow")))
-    queues.classes.apply(Listed("PriorityClass", frozenset({"other"})))
-    assert queues.name_of(other) == "slow"
-    queues.classes.apply(Deleted("PriorityClass", "other"))
-    assert queues.name_of(other) == ""
-
-
 def test_only_a_change_of_the_classes_is_a_new_revision() -> None:
     classes = QUEUES.classes
     before = classes.revision

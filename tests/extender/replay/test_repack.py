@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from extender.cli import main as cli
-from extender.cluster.permitted_rows import ZONE
-from extender.data import CLUSTER
 from extender.replay.report import snapshot_table
-from extender.settings import ExpectedRequest, Settings
+from extender.settings import Settings
 from extender.source.errors import BadInput, Unavailable
-from extender.trial.cluster_pods import Stays
-from packing.policies.registry import POLICIES
 from tests.extender.replay.snapshots import replay_snapshot
 
 GPU = "nvidia.com/gpu"
@@ -82,14 +78,6 @@ def free(row: dict[str, Any]) -> tuple[int, int]:
     return row["whole_gpus_free"], row["whole_nodes_free"]
 
 
-def test_scattered_pods_come_together(replayed) -> None:
-    rows = replayed(node("n1"), node("n2"), pod("a", "n1"), pod("b", "n2"))
-    assert free(rows["today"]) == (6, 0)
-    assert free(rows["best-fit"]) == (6, 1)
-    totals = rows["today"]["totals"]
-    assert (totals["nodes"], totals["gpus"], rows["today"]["pods"]) == (2, 8, 2)
-
-
 def test_pods_are_placed_in_the_order_in_which_they_started(replayed) -> None:
     nodes = node("n1", 4), node("n2", 2)
     small, large = pod("small", "n1", 2, second=1), pod("large", "n2", 4, second=2)
@@ -131,13 +119,6 @@ def test_a_full_node_of_volcano_is_not_over_committed(replayed, caplog: pytest.L
     rows = replayed(full, *pods)
     assert free(rows["best-fit"]) == (0, 0)
     assert "over-committed" not in caplog.text
-
-
-def test_a_pod_without_gpu_keeps_its_cpu(replayed) -> None:
-    web = pod("web", "n2", 0, cpu="31")
-    rows = replayed(node("n1", 2), node("n2", 2), web, pod("a", "n1", 1, cpu="2"), policy="least-allocated")
-    assert free(rows["least-allocated"]) == (3, 1)
-    assert rows["least-allocated"]["kept"] == {}
 
 
 @pytest.mark.parametrize(
@@ -185,91 +166,10 @@ def test_taints_are_kept(replayed, tolerations: list[Any], goes: bool) -> None:
     assert free(rows["best-fit"]) == ((4, 1) if goes else (4, 0))
 
 
-def test_a_pod_may_always_go_back_where_it_came_from(replayed) -> None:
-    rows = replayed(node("n1"), pod("a", "n1", nodeSelector={"pool": "gone"}))
-    assert rows["best-fit"]["kept_pods"] == 0
-
-
-def test_no_gain_is_claimed_by_pods_that_find_no_place(replayed) -> None:
-    # Spread over both nodes, the small pods would leave no room for the large one, and 2 GPUs more free.
-    small = [pod(f"small-{i}", "n1", 1, second=i) for i in range(2)]
-    rows = replayed(node("n1"), node("n2"), *small, pod("large", "n2", 4, second=9), policy="least-allocated")
-    assert free(rows["least-allocated"]) == free(rows["today"]) == (2, 0)
-    assert rows["least-allocated"]["kept"] == {"ml/large": "not enough free GPUs"}
-
-
-def test_a_pod_with_a_volume_claim_stays_in_its_zone(replayed) -> None:
-    nodes = [node(name, labels={ZONE: zone}) for name, zone in (("n1", "a"), ("n2", "b"), ("n3", "b"))]
-    disk = pod("disk", "n2", volumes=[{"persistentVolumeClaim": {"claimName": "x"}}])
-    first = pod("first", "n1", 3, owner="DaemonSet")
-    assert free(replayed(*nodes, first, disk)["best-fit"]) == (8, 1)
-    assert free(replayed(*nodes, first, pod("disk", "n2"))["best-fit"]) == (8, 2)
-
-
-def test_pods_with_data_on_their_node_stay(replayed) -> None:
-    disk = pod("disk", "n1", volumes=[{"name": "scratch", "emptyDir": {}}])
-    memory = pod("memory", "n1", volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])
-    row = replayed(node("n1"), disk, memory)["today"]
-    assert (row["pods"], row["pinned"]) == (1, {Stays.LOCAL_DATA: 1})
-
-
-def test_pinned_pods_are_counted_with_the_reason(replayed) -> None:
-    pods = [pod("a", "n1"), pod("b", "n1", owner="DaemonSet"), pod("c", "n2"), pod("d", "n1", 0)]
-    row = replayed(node("n1"), node("n2", unschedulable=True), *pods)["today"]
-    assert (row["pods"], row["pinned_pods"]) == (1, 2)
-    assert row["pinned"] == {Stays.PINNED: 1, Stays.CLOSED_NODE: 1}
-
-
-def test_a_node_that_takes_nothing_is_left_alone(replayed) -> None:
-    rows = replayed(node("n1"), node("n2", unschedulable=True), pod("a", "n1"), pod("b", "n2"))
-    assert (rows["today"]["totals"]["closed_nodes"], rows["today"]["pods"]) == (1, 1)
-    assert free(rows["today"]) == free(rows["best-fit"]) == (3, 0)
-
-
-def test_the_snapshot_is_the_same_for_every_policy_and_repeats() -> None:
-    names = list(POLICIES)
-    runs = [list(replay_snapshot([CLUSTER], names, NO_SETTINGS, quiet)) for _ in range(2)]
-    for rows in runs:
-        for row in rows:
-            row["seconds"] = 0
-    assert runs[0] == runs[1]
-    alone = list(replay_snapshot([CLUSTER], names[-1:], NO_SETTINGS, quiet))
-    assert [free(row) for row in alone] == [free(runs[0][0]), free(runs[0][-1])]
-    assert max(row["whole_gpus_free"] for row in runs[0]) < runs[0][0]["totals"]["gpus"]
-
-
 def share(name: str, on: str, part: str, gpu: int = 0) -> dict[str, Any]:
     one = pod(name, on, 0)
     one["metadata"]["annotations"] = {"stowage.dev/gpu-compute": part, "stowage.dev/gpu-indices": str(gpu)}
     return one
-
-
-def test_a_share_below_the_minimum_finds_no_place(replayed) -> None:
-    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "40960"}
-    items = node("n1", labels=labels), share("small", "n1", "5%"), share("large", "n1", "10%")
-    row = replayed(*items)["best-fit"]
-    assert (row["pods"], row["kept"]) == (2, {})
-    row = replayed(*items, settings=Settings(minimum_slice_milli=100))["best-fit"]
-    assert row["kept"] == {"ml/small": "requested GPU share is below the minimum"}
-
-
-def test_expected_demand_keeps_room_before_anything_is_learned(replayed) -> None:
-    # One GPU of each request: without a prior the two nodes are alike.
-    items = node("n1", 4), node("n2", 4), pod("first", "n1", 3, owner="DaemonSet"), pod("a", "n2", 1)
-    expected = [ExpectedRequest(resources={"cpu": "1", GPU: "4"})]
-    rows = replayed(*items, policy="inventory", settings=Settings(demand=expected))
-    assert free(rows["inventory"]) == (4, 1)
-
-
-def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["replay", "--snapshot", str(CLUSTER), "--policy", "best-fit,most-allocated"]
-    assert cli.main(command) == 0
-    out = capsys.readouterr().out
-    assert "can be placed again" in out
-    assert out.count("\n") >= 5
-    assert cli.main([*command, "--output", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["policy"] for row in rows] == ["today", "best-fit", "most-allocated"]
 
 
 def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,21 +211,6 @@ def mixed() -> list[dict[str, Any]]:
     """Two pods on H100 nodes that would both fit beside each other, or on time slices of an L40S."""
     nodes = [node(f"h100-{n}", 8, labels=H100) for n in range(2)] + [node("l40s", 16, labels=SLICED)]
     return [*nodes, pod("a", "h100-0"), pod("b", "h100-1")]
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_policy_gives_a_running_pod_a_weaker_device(replayed, policy: str) -> None:
-    row = replayed(*mixed(), policy=policy)[policy]
-    assert set(row["placed"].values()) <= {"h100-0", "h100-1"}
-
-
-def test_time_slices_go_before_whole_gpus_where_weaker_devices_are_allowed(replayed, tmp_path: Path) -> None:
-    replayed(*mixed())
-    _, row = replay_snapshot(
-        [tmp_path / "cluster.json"], ["inventory"], NO_SETTINGS, quiet, allow_downgrade=True
-    )
-    assert set(row["placed"].values()) == {"l40s"}
-    assert (row["could_start"]["8"], row["held_back"]) == (2, 0)
 
 
 def test_pods_on_parts_are_counted_while_whole_gpus_are_free(replayed, tmp_path: Path) -> None:

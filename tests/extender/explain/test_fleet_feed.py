@@ -8,14 +8,10 @@ from typing import Any
 
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
-from extender.explain import fleet_feed
 from extender.explain.fleet_feed import FleetFeed
 from extender.k8s.objects import Deleted, Upserted
-from extender.k8s.resource_claims import DeviceClass
 from packing.plan.backfill import Reservation, Reservations
-from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
-from tests.extender.dra.nvidia import gpu, spec
-from tests.extender.dra.records import parse_slice
+from tests.extender.builders import NOW, make_node, make_pod, make_state
 
 
 def parsed(parts: list[bytes]) -> dict[str, Any]:
@@ -69,15 +65,6 @@ async def test_a_reserved_node_says_for_which_job_until_it_is_not_reserved() -> 
     assert [(node["name"], node["reserved"]) for node in (await reader.read())["nodes"]] == [("b", "")]
 
 
-async def test_waiting_pods_are_explained_again_when_devices_come() -> None:
-    state = make_state(make_node("a", 0), make_pod("w", 1))
-    reader = Reader(state)
-    assert (await reader.read())["waiting"][0]["why"].startswith("No node offers nvidia.com/gpu.")
-    gpus = DeviceClass("gpu.nvidia.com", extended_resource=GPU)
-    state.apply([Upserted(gpus), Upserted(parse_slice("s", spec(gpu(), node="a")))])
-    assert (await reader.read())["waiting"][0]["why"] == "fits on 1 node"
-
-
 async def test_a_removed_node_and_one_that_comes_back() -> None:
     state = make_state(make_node("a"), make_node("b"))
     reader = Reader(state)
@@ -88,58 +75,6 @@ async def test_a_removed_node_and_one_that_comes_back() -> None:
     state.apply([Upserted(make_node("b", 4))])
     assert names(await reader.read()) == ["b"]
     assert names(await reader.read(before)) == ["a", "b"]
-
-
-async def test_a_version_of_another_process_gets_everything() -> None:
-    reader = Reader(make_state(make_node("a")))
-    await reader.read()
-    for version in (
-        "other.1",
-        "nonsense",
-        f"{reader.version}0",
-        "x" * 5000,
-        reader.version.replace(".", ".²"),
-    ):
-        answer = await reader.read(version)
-        assert answer["all"]
-        assert names(answer) == ["a"]
-
-
-async def test_a_cordon_is_a_change() -> None:
-    node = make_node("a")
-    state = make_state(node)
-    reader = Reader(state)
-    await reader.read()
-    cordoned = type(node)("a", node.uid, node.labels, allocatable=node.allocatable, unschedulable=True)
-    state.apply([Upserted(cordoned)])
-    [row] = (await reader.read())["nodes"]
-    assert "cordoned" in row["closed"]
-
-
-async def test_the_queue_of_a_running_pod_is_shown_within_a_minute() -> None:
-    state = make_state(make_node("a"), make_pod("p", node_name="a"))
-    reader = Reader(state, 61.0)
-    await reader.read()
-    state.apply([Upserted(make_pod("p", node_name="a", labels={"stowage.dev/queue": "batch"}))])
-    [row] = (await reader.read())["nodes"]
-    assert row["pods"][0][1] == "batch"
-
-
-async def test_other_tasks_run_between_small_parts() -> None:
-    """No more than a few rows are rendered before others get their turn."""
-    state = make_state(*(make_node(f"n{i:03}") for i in range(100)))
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(others())
-    await Reader(state).read()
-    other.cancel()
-    assert turns >= 100 // fleet_feed._ROWS
 
 
 async def test_many_readers_share_the_work() -> None:

@@ -9,25 +9,7 @@ import pytest
 from extender.cluster.census import CensusTaker
 from extender.explain import fleet_feed
 from extender.explain.fleet_feed import _EVERY, INTERVAL, FleetHistory
-from tests.extender.builders import make_node, make_pod, make_state
-
-
-async def test_a_sample_has_the_figures_of_the_moment() -> None:
-    state = make_state(
-        make_node("a", 8), make_node("b", 4), make_pod("p", 3, node_name="a"), make_pod("w", 99)
-    )
-    history = FleetHistory(CensusTaker(state))
-    await history.sample(5.0)
-    columns = history.columns()
-    shown = {name: columns[name] for name in ("at", "gpus", "used", "waiting", "whole", "whole_nodes")}
-    assert shown == {
-        "at": [5.0],
-        "gpus": [12],
-        "used": [3.0],
-        "waiting": [1],
-        "whole": [9],
-        "whole_nodes": [1],
-    }
+from tests.extender.builders import make_node, make_state
 
 
 async def test_old_samples_are_thinned_out_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,16 +36,6 @@ def mig_node(gpus: int, **counts: int) -> Node:
     return make_node("a", 0, labels=A100 | {"nvidia.com/gpu.count": str(gpus)}, **resources)
 
 
-def test_whole_gpus_fill_gpu_after_gpu() -> None:
-    pods = make_pod("p", 2, node_name="a"), make_pod("q", 1, node_name="a")
-    assert [(part.gpu, part.pod) for part in parts_of(make_node("a", 4), *pods)] == [
-        (0, 0),
-        (1, 0),
-        (2, 1),
-        (3, FREE),
-    ]
-
-
 def test_shares_are_where_the_annotations_say() -> None:
     annotations = {
         "stowage.dev/gpu-compute": "30%",
@@ -56,15 +46,6 @@ def test_shares_are_where_the_annotations_say() -> None:
     [(gpu, pod, resource, _, compute_milli, memory_mib, *_)] = row.parts
     assert (gpu, compute_milli, memory_mib, resource) == (1, 300, 8192, -1)
     assert row.pods[pod].exact
-
-
-def test_replicas_are_counted_and_not_listed_one_by_one() -> None:
-    labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "8"}
-    node = make_node("a", 8, labels=labels)
-    assert [(p.pod, p.devices) for p in parts_of(node, make_pod("p", 3, node_name="a"))] == [
-        (0, 3),
-        (FREE, 5),
-    ]
 
 
 def test_mig_instances_lie_where_the_geometry_permits() -> None:
@@ -123,10 +104,3 @@ def test_no_two_instances_overlap_and_nothing_is_lost(profiles: list[str], data:
     for gpu in {part.gpu for part in found}:
         slices = [s for p in found if p.gpu == gpu for s in range(p.start, p.start + p.size)]
         assert len(slices) == len(set(slices))
-
-
-def test_why_a_node_takes_nothing() -> None:
-    node = make_node("a")
-    assert row_of(node).closed == ""
-    cordoned = Node("a", labels=node.labels, allocatable=node.allocatable, unschedulable=True)
-    assert "cordoned" in row_of(cordoned).closed

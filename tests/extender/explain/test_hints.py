@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import yaml
 
 from extender.explain.hints import hints
-from extender.explain.needs import uncounted_resources
-from extender.k8s.manifest import is_relevant
 from extender.k8s.objects import Container, PodSpec
-from extender.k8s.pod_manifest import PodManifest
 from tests.extender.builders import make_node, make_pod, make_state
 
 
@@ -26,12 +21,3 @@ def test_they_are_bounded(name: str, amount: str) -> None:
     found = hints(state, make_pod("p", spec=PodSpec((Container("main", requests),))))
     assert 0 < len(found) <= 20
     assert sum(len(finding.text) for finding in found) < 20 * 4000
-
-
-def test_the_resources_of_sharing_systems_are_not_left_to_kube_scheduler() -> None:
-    pods = yaml.safe_load((Path(__file__).parents[1] / "data/dialects.yaml").read_text())["pods"]
-    assert len(pods) > 20
-    for name, case in pods.items():
-        pod = PodManifest.from_value(case["pod"]).record()
-        counted = {"koordinator.sh/gpu.shared"}  # by kube-scheduler, too
-        assert not set(filter(is_relevant, uncounted_resources(pod))) - counted, name

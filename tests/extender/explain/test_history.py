@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from contextlib import suppress
@@ -171,17 +170,6 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     file = tmp_path / "stowage-x.jsonl"
     file.write_bytes(b"x" * (4 << 20))
     assert max(map(len, _backwards(file))) <= history.HISTORY_LINE
-
-
-def test_the_format_of_a_line(tmp_path: Path) -> None:
-    """Files of earlier versions are read: the names of fields are part of the format."""
-    kept = History(tmp_path, 1 << 20, "a")
-    kept.add_decision(make_pod("p"), decision(0))
-    kept._write()
-    line = json.loads(next(tmp_path.iterdir()).read_text())
-    assert list(line) == ["at", "decision"]
-    key, said = line["decision"]
-    assert (line["at"], key, said["verb"]) == (START.timestamp(), "default/p", "filter")
 
 
 async def test_nothing_is_written_through_a_link_and_nobody_waits_for_a_fifo(

@@ -10,7 +10,6 @@ import pytest
 from extender.cluster.state import State
 from extender.explain.answers import HolderLine
 from extender.explain.holders import holder_lines
-from extender.explain.pod import explain
 from extender.k8s.affinity import label_requirements
 from extender.k8s.objects import Deleted
 from extender.settings import Settings
@@ -23,41 +22,6 @@ CASES = Path(__file__).parents[2] / "cases"
 
 def holders(state: State, *nodes: str, namespace: str = "", selector: str = "") -> list[HolderLine]:
     return asyncio.run(holder_lines(state, nodes, namespace, selector))
-
-
-def test_the_pods_with_gpus_of_each_node_the_largest_first() -> None:
-    small, large = make_pod("small", 1, node_name="b"), make_pod("large", 4, node_name="b", priority=7)
-    state = make_state(
-        *(make_node("b", 8), make_node("a", 8), small, large, make_pod("cpu", 0, node_name="b")),
-        *(make_pod("first", 2, node_name="a"), make_pod("pending", 8)),
-    )
-    found = [(line.node, line.pod, line.gpus, line.resources) for line in holders(state)]
-    assert found == [
-        ("a", "default/first", 2.0, {"nvidia.com/gpu": 2}),
-        ("b", "default/large", 4.0, {"nvidia.com/gpu": 4}),
-        ("b", "default/small", 1.0, {"nvidia.com/gpu": 1}),
-    ]
-    assert [line.pod for line in holders(state, "a")] == ["default/first"]
-    assert [line.priority for line in holders(state, "b")] == [7, 0]
-
-
-def test_since_and_until_when() -> None:
-    pods = [
-        make_pod("limited", 1, node_name="a", started=1e9, created=9e8, deadline=600.0, grace=30.0),
-        make_pod("open", 1, node_name="a", created=1e9),
-        make_pod("going", 1, node_name="a", started=1e9, deleting=True, deleted=1.5e9, ends=1.5e9 + 30),
-        make_pod("unknown", 1, node_name="a"),
-    ]
-    found = {
-        line.pod: (line.since, line.until, line.limit)
-        for line in holders(make_state(make_node("a", 8), *pods))
-    }
-    assert found == {
-        "default/limited": (1e9, 1e9 + 630, "activeDeadlineSeconds"),
-        "default/open": (1e9, None, ""),
-        "default/going": (1e9, 1.5e9 + 30, "deletionGracePeriodSeconds"),
-        "default/unknown": (None, None, ""),
-    }
 
 
 def test_the_gpus_of_shares_and_of_claims_are_named() -> None:
@@ -111,18 +75,3 @@ def test_a_selector_is_read_as_kubectl_reads_it(selector: str, selects: str) -> 
     required = label_requirements(selector)
     found = [name for name, of in labels.items() if all(requirement.matches(of) for requirement in required)]
     assert "".join(found) == selects
-
-
-def test_explain_names_the_holders_of_the_nearest_node_unless_they_do_not_matter() -> None:
-    pods = [make_pod(f"p{number}", 1 + (number == 3), node_name="a") for number in range(7)]
-    state = make_state(make_node("a", 8), *pods)
-    said = (
-        "The GPUs of a are held by default/p3 (2 GPUs), default/p0 (1 GPU), default/p1 (1 GPU), default/p2 "
-        "(1 GPU) and 3 more pods."
-    )
-    assert said in explain(state, make_pod("new", 2), now=1.0).hints
-    busy = make_state(make_node("a", 8), make_pod("p", 1, node_name="a", cpu="60"))
-    for cluster, pod in ((state, make_pod("large", 9)), (busy, make_pod("cpu", 1, cpu="60"))):
-        found = explain(cluster, pod, now=1.0)
-        assert found.fits == 0
-        assert not [hint for hint in found.hints if "are held by" in hint]

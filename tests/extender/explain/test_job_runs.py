@@ -57,31 +57,8 @@ def history_of(directory: Path, name: str = "a", size: int = 64 << 20) -> Histor
     return History(directory, size, name)
 
 
-def lines(directory: Path) -> int:
-    return sum(file.read_bytes().count(b'"at":') for file in directory.iterdir())
-
-
 async def restored(history: History) -> list[Run]:
     return [*await history.last(RUN, b'"ended":', 10**6), *await history.last(RUN, b'"run":', 10**6)]
-
-
-async def test_more_runs_than_are_remembered_are_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_runs, "HISTORY_RUNS", 10)
-    pods = [make_pod(f"p{number}", node_name="n", started=1.0) for number in range(50)]
-    history, state = history_of(tmp_path), make_state(make_node("n"), *pods)
-    jobs = JobRuns(state, history)
-    for minute in range(5):
-        await jobs.look(60.0 * minute, 1000.0)
-        history._write()
-        assert lines(tmp_path) == 50
-    state.apply([Deleted("Pod", pods[0].key)])
-    for _ in range(3):
-        await jobs.look(600.0, 1000.0)
-        history._write()
-    assert lines(tmp_path) == 51
-    assert all(jobs.of_job(pod.key, None) for pod in pods)
 
 
 async def test_no_more_are_written_at_once_than_the_queue_takes(
@@ -122,24 +99,6 @@ async def test_what_goes_on_outlives_the_files_that_are_removed(tmp_path: Path) 
     state.apply([Deleted("Pod", pod.key) for pod in long])
     await other.look(9e5, 1e6)
     assert {run.end for pod in long for run in other.of_job(pod.key, None)} == {9e5}
-
-
-async def test_a_run_that_one_replica_saw_end_does_not_go_on(tmp_path: Path) -> None:
-    pod = make_pod("p", node_name="n", started=5.0)
-    first, second = (make_state(make_node("n"), pod) for _ in "ab")
-    history = history_of(tmp_path)
-    ones = JobRuns(first, history)
-    await ones.look(10.0, 1e6)
-    first.apply([Deleted("Pod", pod.key)])
-    await ones.look(20.0, 1e6)
-    history._write()
-    late = history_of(tmp_path, "b")
-    await JobRuns(second, late).look(21.0, 1e6)  # its watch is late
-    late._write()
-    fresh = JobRuns(make_state(make_node("n")))
-    fresh.restore(await restored(late))
-    await fresh.look(500.0, 1e6)
-    assert [run.end for run in fresh.of_job("default/p", None)] == [20.0]
 
 
 async def test_the_runs_of_a_large_job_are_bounded() -> None:

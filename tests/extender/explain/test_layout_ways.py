@@ -39,23 +39,6 @@ def test_a_node_that_nobody_uses_could_turn_back() -> None:
     assert ways()[0].startswith(f"give the idle node a the MIG layout all-disabled: {paste}")
 
 
-def test_the_evictor_does_it() -> None:
-    (first, *_) = ways(mode="on")
-    assert first.startswith("wait: the evictor changes the MIG layout once waiting costs more")
-    assert "MIG layout all-disabled instead of all-1g.10gb on node a would make room for default/p" in first
-
-
-def test_it_says_when_the_next_window_opens() -> None:
-    windows = [{"cron": "0 22 * * *", "zone": "Europe/Berlin", "duration": "1h"}]
-    (first, *_) = ways(mode="on", windows=windows)
-    assert first.endswith("GPU-hours; not before the next window, Wed 18 May 20:00 UTC")
-
-
-def test_a_node_that_is_in_use_is_no_way() -> None:
-    used = make_pod("x", 1, node_name="a", resource=SMALL)
-    assert not any("MIG layout" in way for way in ways(used))
-
-
 @pytest.mark.parametrize(("step", "count"), [("drain", 0), ("done", 0), ("failed", 1), ("?", 1)])
 def test_a_change_that_failed_is_a_problem(step: str, count: int) -> None:
     change = MigChange(NodeLayout("all-1g.10gb", {SMALL: 56}), NodeLayout("b", {GPU: 8}), "drain", 0, 1)

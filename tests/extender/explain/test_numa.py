@@ -14,7 +14,6 @@ from extender.explain.pod import explain, explain_each
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from packing.model.reasons import Reason
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 
 SINGLE = "single-numa-node"
@@ -86,18 +85,6 @@ def test_a_report_that_has_not_changed_since_a_pod_started_is_old() -> None:
     assert "has not changed since default/other started" in said(state, make_pod("p", 2))
     state.apply([Upserted(report("n", 2, 4, version="2"))])
     assert "NUMA" not in said(state, make_pod("p", 2))
-
-
-def test_without_reports_and_with_a_policy_that_refuses_nothing_nothing_is_said() -> None:
-    assert "NUMA" not in said(state_of("n"), make_pod("p", 4))
-    assert "NUMA" not in said(state_of("n", reports=(report("n", 2, 2, policy="none"),)), make_pod("p", 4))
-
-
-def test_a_refused_node_shows_what_is_free_on_each_numa_node() -> None:
-    state = state_of("n", reports=(report("n", 2, 2),))
-    [refusal] = explain(state, make_pod("p", 4)).refusals
-    assert refusal.reason == Reason.MISALIGNED.text
-    assert f"2 + 2 {GPU}" in refusal.advice
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from extender.cli.explain_text import render
-from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.k8s.objects import Pod
 from packing.model.reasons import Reason
@@ -20,23 +17,6 @@ def labels(islands: str, fabric: str, gpus: int) -> dict[str, str]:
 
 
 PAIRS = labels("0.1_2.3", "bridge", 4)
-
-
-@pytest.mark.parametrize(
-    ("node", "text"),
-    [
-        (make_node("n", 4, labels=PAIRS), f"NVLink islands of 2 + 2 GPUs ({PREFIX}islands)"),
-        (make_node("n", 8), "NVLink islands of 8 GPUs (catalog)"),
-        (make_node("n", 4, labels={"nvidia.com/gpu.product": "NVIDIA-L40S"}), "no NVLink (catalog)"),
-        (make_node("n", 4, labels={"nvidia.com/gpu.product": "unheard-of"}), "NVLink islands unknown"),
-    ],
-)
-def test_the_best_nodes_show_their_islands_and_the_source(node, text):
-    state = make_state(node)
-    explanation = explain(state, make_pod("p", 2))
-    assert [option.nvlink for option in explanation.best] == [text]
-    assert text in render(explanation)
-    assert [option.nvlink for option in explain(state, make_pod("q", 1)).best] == [""]
 
 
 def held(count: int) -> list[Pod]:
@@ -67,13 +47,3 @@ def test_what_a_node_lacks_where_stowage_chooses():
     (refusal,) = explain(state, asked).refusals
     assert refusal.reason == Reason.NO_FREE_PEERS.text
     assert [need.text for need in refusal.lacks] == ["needs 2 NVLink peers, 1 of its 2 free GPUs are"]
-
-
-def test_the_view_of_a_node():
-    clique = {"nvidia.com/gpu.clique": "a.1", "fabric.topograph.run/tier-0": "leaf"}
-    state = make_state(make_node("n", 4, labels=PAIRS | clique))
-    view = view_node(state, "n", 0.0)
-    assert view is not None
-    assert view.read_from is not None
-    assert (view.islands, view.read_from.islands) == (((0, 1), (2, 3)), f"{PREFIX}islands")
-    assert view.network == ("nvidia.com/gpu.clique=a.1", "fabric.topograph.run/tier-0=leaf")

@@ -21,11 +21,6 @@ def ways(*others: Pod, cpu: str = "32") -> tuple[str, ...]:
     return explain(state, make_pod("train", gpus=1, cpu=cpu), now=NOW).verdict.ways
 
 
-def test_they_are_named_with_what_they_hold_the_largest_first():
-    said = ways(holder("logs", "20"), holder("cache", "30"))
-    assert "move pods without GPUs off n, where they hold 50 CPUs: default/cache, default/logs" in said
-
-
 @pytest.mark.parametrize(
     "others",
     [

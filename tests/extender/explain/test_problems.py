@@ -41,12 +41,6 @@ def only(problems: Problems) -> Problem:
     return problems.problems[0]
 
 
-def test_a_healthy_cluster_has_none() -> None:
-    state = state_with(make_node("a"), make_pod("p", node_name="a"))
-    around = {"watches": {}, "silent": {"nodes": 299.0, "pods": float("inf")}, "server_version": "1.36"}
-    assert found(state, **around) == Problems({}, [], 0)
-
-
 OBJECTS: dict[str, tuple[list[Any], tuple[str, str, str, str]]] = {
     "unreadable node": (
         [make_node("n", **{GPU: "x"})],
@@ -207,30 +201,12 @@ def test_a_problem_goes_with_its_cause(case: str) -> None:
     assert not state.problems
 
 
-def test_missing_layouts_are_a_problem_until_there_are_some() -> None:
-    state = state_with(make_node("n", labels={"nvidia.com/mig.config": "all-1g.10gb"}))
-    state.apply([none_but("ConfigMap")])
-    assert only(found(state)).about == "MIG layouts of all nodes"
-    state.apply([Upserted(MigLayouts("gpu/n", "n"))])
-    assert not found(state).problems
-
-
 def test_the_problem_of_a_promised_pod_goes_with_the_promise() -> None:
     pod = odd_pod()
     state = state_with(make_node("n"), pod)
     state.reservations.reserve(pod.uid, Reserved.NOMINATING, "n")
     assert only(found(state)).about == "default/p"
     state.reservations.release(pod.uid, Reserved.NOMINATING)
-    assert not found(state).problems
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_the_problem_of_an_assumed_pod_goes_with_the_assumption(*, watched: bool) -> None:
-    pod = odd_pod()
-    state = state_with(make_node("n"), *([pod] if watched else []))
-    state.observe_bound(replace(pod, node_name="n"), now=0.0)
-    assert only(found(state)).about == "default/p"
-    state.reconcile(pod, None, now=1.0)
     assert not found(state).problems
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from extender.cli.explain_text import render
 from extender.cluster.state import State
 from extender.explain.pod import explain
-from extender.k8s.objects import Node, Owner, Pod, Upserted
+from extender.k8s.objects import Node, Owner, Pod
 from extender.settings import Mode, Settings, Window
-from packing.model.reasons import Reason
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
 
 JOB = Owner("Job", "job", "uid-job")
@@ -31,26 +28,6 @@ def cluster(*objects: Node | Pod) -> State:
 
 def way(state: State, pod: Pod) -> str:
     return next(iter(explain(state, pod, now=NOW).verdict.ways))
-
-
-def test_a_node_to_uncordon() -> None:
-    pods = gang(2)
-    closed = replace(make_node("b"), unschedulable=True)
-    state = cluster(make_node("a"), closed, *pods)
-    told = explain(state, pods[0], now=NOW)
-    assert told.refusals[0].reason == Reason.GANG_DOES_NOT_FIT.text
-    assert told.verdict.why.startswith(Reason.GANG_DOES_NOT_FIT.text)
-    assert told.verdict.ways[0] == "kubectl uncordon b: 1 node would accept the whole gang"
-    assert told.verdict.ways[0] in render(told)
-    state.apply([Upserted(replace(closed, unschedulable=False))])
-    assert explain(state, pods[0], now=NOW).fits == 2
-
-
-def test_pods_to_move() -> None:
-    pods = gang(2)
-    blocking = make_pod("x", 1, node_name="b", owner=JOB)
-    state = cluster(make_node("a"), make_node("b"), make_node("c", 2), blocking, *pods)
-    assert way(state, pods[0]).startswith("1 move would make room on a, b: default/x to c; lost work: ")
 
 
 @pytest.mark.parametrize(("evictor", "mode", "says"), [
@@ -96,9 +73,3 @@ def test_no_way_is_named_that_is_not_enough(why: str) -> None:
     state = cluster(make_node("a"), make_node("b"), *others, *blocking, *pods)
     guard(state, 0 if why == "budget" else 2)
     assert not way(state, pods[0]).startswith(("uncordon", "1 move"))
-
-
-def test_a_cordoned_node_that_is_too_small_or_down_is_no_way() -> None:
-    pods = gang(2)
-    small = replace(make_node("b", 4), unschedulable=True)
-    assert "uncordon" not in way(cluster(make_node("a"), small, *pods), pods[0])

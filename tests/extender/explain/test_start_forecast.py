@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,7 +17,6 @@ from extender.explain.answers import StartForecast
 from extender.explain.start_forecast import INTERVAL, StartForecasts, forecast_at
 from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
-from extender.k8s.pod_manifest import PodManifest
 from extender.source.watched_kinds import WATCHED_KINDS
 from packing.plan.backfill import Reservation, Reservations
 from tests.examples import examples
@@ -69,16 +67,6 @@ class Cluster:
         return found
 
 
-def test_a_pod_starts_when_others_of_the_kind_that_runs_have_ended():
-    cluster = Cluster()
-    running = cluster.runs("train-77")
-    found = cluster.forecast(cluster.waits("next"))
-    assert found.half == pytest.approx(cluster.now + HOUR, rel=0, abs=0.2 * HOUR)
-    assert found.most is not None
-    assert found.half < found.most < cluster.now + 3 * HOUR
-    assert (found.node, found.needs, found.ends) == ("a", (running.key,), 1)
-
-
 @settings(max_examples=examples(10), deadline=None)
 @given(st.integers(1, 5), st.integers(0, 50))
 def test_a_reservation_narrows_the_forecast_of_its_job_and_moves_it_forward(others, minutes):
@@ -97,41 +85,6 @@ def test_a_reservation_narrows_the_forecast_of_its_job_and_moves_it_forward(othe
     assert all(cluster.forecast(pod).half >= before.half for pod, before in zip(rest, behind, strict=True))
 
 
-def test_what_has_run_for_an_hour_ends_soon():
-    cluster = Cluster()
-    cluster.runs("train-77")
-    cluster.now += 0.9 * HOUR
-    found = cluster.forecast(cluster.waits("next"))
-    assert found.half is not None
-    assert found.half < cluster.now + 0.4 * HOUR
-
-
-def test_a_deadline_and_the_grace_period_after_it_bound_what_is_not_known():
-    cluster = Cluster(history=0)
-    cluster.runs("batch", deadline=600.0, grace=40.0)
-    cluster.now += 100
-    found = cluster.forecast(cluster.waits("next"))
-    assert (found.half, found.most) == (cluster.now + 540.0, cluster.now + 540.0)
-    assert found.limits == ("activeDeadlineSeconds",)
-    assert "have ended on a (limit: activeDeadlineSeconds)." in found.text(cluster.now)
-
-
-@pytest.mark.parametrize(("written", "grace"), [(None, 30.0), (600, 600.0), (0, 1.0), (-5, 1.0)])
-def test_the_grace_period_of_a_pod(written, grace):
-    spec = {} if written is None else {"terminationGracePeriodSeconds": written}
-    assert PodManifest.from_value({"metadata": {"name": "p"}, "spec": spec}).record().grace == grace
-
-
-def test_a_pod_of_a_file_starts_when_the_limit_of_a_running_pod_is_over():
-    cluster = Cluster(history=0)
-    cluster.runs("batch", deadline=600.0)
-    late = time.time() - cluster.now  # the file is old: the times count from today
-    found = forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now)
-    assert found is not None
-    assert found.half == pytest.approx(cluster.now + 600 + late, rel=0, abs=60)
-    assert found.limits == ("activeDeadlineSeconds",)
-
-
 def test_what_waits_with_a_higher_priority_starts_before_a_pod_of_a_file():
     cluster = Cluster(history=0)
     cluster.runs("batch", deadline=600.0)
@@ -139,12 +92,6 @@ def test_what_waits_with_a_higher_priority_starts_before_a_pod_of_a_file():
     found = forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now)
     assert found is not None
     assert found.needs == ("default/batch", "default/urgent")
-
-
-def test_without_a_limit_nothing_is_said_of_a_pod_of_a_file():
-    cluster = Cluster(history=0)
-    cluster.runs("batch")
-    assert forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now) is None
 
 
 @pytest.mark.parametrize(
@@ -175,24 +122,6 @@ def of_job(pod: Pod, spec: dict[str, object], *, started: float = 0.0, uid: str 
     manifest = {"metadata": named, "spec": spec, "status": {"startTime": at}}
     event = Upserted(WATCHED_KINDS["Job"].read(manifest)[0])
     return event, replace(pod, owner=Owner("Job", "train-7", uid))
-
-
-KUEUE_LIMIT = {"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "600"}}
-
-
-@pytest.mark.parametrize(
-    ("spec", "metadata", "field"),
-    [
-        ({"activeDeadlineSeconds": 600}, {}, "activeDeadlineSeconds"),
-        ({"activeDeadlineSeconds": 900}, KUEUE_LIMIT, "kueue.x-k8s.io/max-exec-time-seconds"),
-    ],
-)
-def test_the_limit_of_a_job_counts_from_its_own_start(spec, metadata, field):
-    cluster = Cluster(history=0)
-    event, pod = of_job(cluster.runs("train-7-x"), spec, started=cluster.now - 400, **metadata)
-    cluster.state.apply([event, Upserted(pod)])
-    found = cluster.forecast(cluster.waits("next"))
-    assert (found.most, found.limits) == (cluster.now + 200.0, (field,))
 
 
 def test_a_job_without_a_limit_of_its_own_is_not_kept():
@@ -236,17 +165,6 @@ def test_the_limit_of_a_deleted_job_is_forgotten():
         assert not cluster.state.end_costs.declared_end(pod)[1]
 
 
-def test_the_limit_of_a_pod_that_kueue_admits_counts():
-    label = {"kueue.x-k8s.io/max-exec-time-seconds": "600"}
-    manifest = {"metadata": {"name": "p", "labels": label}, "spec": {"activeDeadlineSeconds": 900}}
-    pod = PodManifest.from_value(manifest).record()
-    assert pod.deadline == 600.0
-    cluster = Cluster()
-    assert cluster.state.end_costs.declared_end(pod) == (cluster.now + 630.0, *label)
-    label["kueue.x-k8s.io/max-exec-time-seconds"] = "10m"
-    assert PodManifest.from_value(manifest).record().deadline == 900.0
-
-
 def test_pods_that_still_run_tell_that_their_kind_runs_longer():
     alone, beside = Cluster(), Cluster()
     beside.state.apply([Upserted(replace(make_node("closed", 96), unschedulable=True))])
@@ -267,22 +185,6 @@ def test_services_end_by_nobodys_forecast(service):
     found = cluster.forecast(cluster.waits("next"))
     assert (found.half is None) is service
     assert ("No start can be predicted" in found.text(cluster.now)) is service
-
-
-def test_without_any_history_nothing_is_promised():
-    cluster = Cluster(history=0)
-    cluster.runs("train-77")
-    assert cluster.forecast(cluster.waits("next")).half is None
-
-
-def test_the_more_urgent_pod_starts_first():
-    cluster = Cluster()
-    cluster.runs("train-77")
-    later, urgent = cluster.waits("train-78"), cluster.waits("train-79", priority=10)
-    first, second = cluster.forecast(urgent), cluster.forecast(later)
-    assert first.half is not None
-    assert second.half is not None
-    assert second.half - first.half == pytest.approx(HOUR, abs=0.3 * HOUR)
 
 
 def test_a_pod_that_fits_starts_now():
@@ -361,15 +263,3 @@ def test_jobs_as_short_as_the_backoff_are_overtaken_by_those_that_come_while_the
         times = [cluster.forecast(pod).most for pod in pods]
         waits.append((max(times) - cluster.now) / seconds)
     assert waits[0] > 1.2 * waits[1]
-
-
-def test_pods_that_are_alike_may_start_in_any_order():
-    cluster = Cluster()
-    cluster.runs("train-77")
-    pods = [cluster.waits(f"train-{number}") for number in range(80, 84)]
-    made = [cluster.forecast(pod) for pod in pods]
-    halves = [one.half for one in made if one.half is not None]
-    assert len(halves) == 4
-    assert max(halves) - min(halves) < 1.5 * HOUR
-    assert all(one.most is not None and one.most > cluster.now + 2.5 * HOUR for one in made)
-    assert all(one.needs == () for one in made)

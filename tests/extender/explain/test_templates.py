@@ -55,12 +55,6 @@ def test_a_gang_of_one_manifest_fits_as_a_whole_or_not_at_all(manifest: str) -> 
         assert one.hints[0] == "All 2 pods that must start together fit now."
 
 
-def test_of_copies_that_are_no_gang_it_is_said_how_many_fit() -> None:
-    manifest = f"kind: Deployment\nmetadata: {{name: web}}\nspec: {{replicas: 3, template: {{{SPEC}}}}}"
-    (found,) = answers(manifest, "ab")
-    assert found.hints[0] == "2 of the 3 pods of its workload fit at the same time."
-
-
 @pytest.mark.parametrize(
     ("workload", "held"),
     [

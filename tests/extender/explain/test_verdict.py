@@ -28,21 +28,6 @@ def verdict(pod: Pod, *objects: Node | Pod) -> Verdict:
     return explain(make_state(*objects), pod, now=NOW).verdict
 
 
-def test_a_taint_is_named_with_the_toleration_to_paste() -> None:
-    found = verdict(make_pod("new"), TAINTED)
-    assert found.why == "node has a taint that the pod does not tolerate: team=ml:NoSchedule (1 of 1 node)"
-    toleration = '{key: team, operator: Equal, value: "ml", effect: NoSchedule}'
-    assert found.ways == (f"write tolerations: [{toleration}]: 1 node would accept it",)
-
-
-def test_the_nearest_value_of_a_label_can_be_pasted() -> None:
-    pod = make_pod("new")
-    pod = replace(pod, spec=replace(pod.spec, node_selector=(("pool", "trainin"),)))
-    found = verdict(pod, make_node("a", labels={"pool": "training"}))
-    assert found.why.startswith("No node has the label pool='trainin' (did you mean training?)")
-    assert found.ways == ('write nodeSelector: {pool: "training"}: 1 node would accept it',)
-
-
 def test_a_misspelt_resource_decides_before_full_nodes() -> None:
     found = verdict(
         make_pod("new", resource="nvidia.com/gpus"), make_node("a"), make_pod("x", 8, node_name="a")
@@ -55,14 +40,6 @@ def test_a_misspelt_resource_decides_before_full_nodes() -> None:
     assert found.ways[1] == "then wait until default/x on a ends: that frees enough room"
 
 
-def test_a_request_that_fits_on_no_empty_node_decides_first() -> None:
-    pod = make_pod("new", 16, annotations={"stowage.dev/gpu-modelss": "H100"})
-    found = verdict(pod, make_node("a"), make_pod("x", 8, node_name="a"))
-    assert found.why.startswith("No node is large enough")
-    assert found.lacks == "a: needs 16 nvidia.com/gpu, 0 of 8 are free"
-    assert found.ways == ("request at most 8 nvidia.com/gpu per pod: a has no more",)
-
-
 def test_resources_that_no_node_has_together_are_named_also_behind_a_taint() -> None:
     both = (("nvidia.com/gpu", "1"), ("nvidia.com/mig-3g.40gb", "1"))
     mig = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/mig-3g.40gb": "2"}
@@ -71,13 +48,6 @@ def test_resources_that_no_node_has_together_are_named_also_behind_a_taint() -> 
     assert found.why.startswith("No node offers nvidia.com/gpu and nvidia.com/mig-3g.40gb together")
     assert found.ways[0].startswith("remove nvidia.com/gpu; then: node has a taint")
     assert found.ways[1].startswith("then write tolerations: [{key: team,")
-
-
-def test_a_model_that_no_node_has_is_told_with_the_taint_behind_it() -> None:
-    pod = make_pod("new", annotations={"stowage.dev/gpu-models": "H100"})
-    found = verdict(pod, replace(TAINTED, labels={"nvidia.com/gpu.product": "NVIDIA-L40S"}))
-    assert found.why.startswith("No node has a GPU model that the pod allows (stowage.dev/gpu-models: H100).")
-    assert found.ways[0].startswith("remove stowage.dev/gpu-models; then: node has a taint ")
 
 
 def test_what_is_in_the_way_behind_a_taint_is_told_with_it() -> None:
@@ -91,19 +61,6 @@ def test_what_is_in_the_way_behind_a_taint_is_told_with_it() -> None:
     found = verdict(pod, small, replace(other, allocatable=with_rdma, taints=TAINTED.taints))
     assert found.why.startswith("node has a taint that the pod does not tolerate: team=ml:NoSchedule (2 of 2")
     assert "; without that rule: " in found.why
-
-
-def test_a_cordoned_node_is_named() -> None:
-    closed = replace(make_node("b"), unschedulable=True)
-    found = verdict(make_pod("new"), make_node("a"), make_pod("x", 8, node_name="a"), closed)
-    assert found.why == "not enough free GPUs (1 of 2 nodes)"
-    assert found.ways[0] == "kubectl uncordon b: 1 node would accept it"
-
-
-def test_a_pod_that_can_move_is_named_with_its_target() -> None:
-    x, y = make_pod("x", 1, node_name="a", owner=JOB), make_pod("y", 4, node_name="b")
-    found = verdict(make_pod("new", 8), make_node("a"), make_node("b"), x, y)
-    assert found.ways[0].startswith("1 move would make room on a: default/x to b; lost work: ")
 
 
 @pytest.mark.parametrize("evictable", [True, False])
@@ -122,20 +79,6 @@ def test_gpu_memory_without_a_unit_is_meant_in_mib() -> None:
     )
 
 
-def test_two_rules_in_the_way_are_changed_together() -> None:
-    found = verdict(selecting(make_pod("new"), pool="trainin"), replace(TAINTED, labels={"pool": "training"}))
-    (way,) = found.ways
-    assert way.startswith('write nodeSelector: {pool: "training"} and write tolerations: [{key: team, ')
-    assert way.endswith("]: 1 node would accept it")
-
-
-def test_a_pod_that_is_too_large_is_told_so_also_behind_a_taint() -> None:
-    found = verdict(make_pod("new", 16), TAINTED)
-    assert found.why == f"{Word.TOO_LARGE()}."
-    assert found.lacks == "a: needs 16 nvidia.com/gpu, 8 of 8 are free"
-    assert found.ways == ("request at most 8 nvidia.com/gpu per pod: a has no more",)
-
-
 def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
     storage = (("nvidia.com/gpu", "1"), ("ephemeral-storage", "100Ti"))
     pod = make_pod("new", spec=PodSpec((Container("main", storage),)))
@@ -143,29 +86,6 @@ def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
     found = verdict(pod, make_node("a", **node), make_node("b", **node), x)
     assert found.why == f"{Word.TOO_LARGE()}."
     assert found.ways == ("request at most 400 GiB of ephemeral-storage per pod: b has no more",)
-
-
-def test_a_selector_that_only_unsuitable_nodes_meet_is_not_advised() -> None:
-    bare = make_node("a", 0, labels={"pool": "mig"})
-    found = verdict(selecting(make_pod("new"), pool="mi"), bare, make_node("b", labels={"pool": "whole"}))
-    assert found.ways == ('write nodeSelector: {pool: "whole"}: 1 node would accept it',)
-
-
-def test_a_label_that_no_node_has_is_left_out() -> None:
-    found = verdict(selecting(make_pod("new"), accelerator="h100"), make_node("a"))
-    assert found.ways == ("remove accelerator=h100 from spec.nodeSelector: 1 node would accept it",)
-
-
-def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
-    shared = replace(
-        make_node("a", 0, labels={"pool": "t4"}),
-        allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu.shared": "8"},
-    )
-    found = verdict(selecting(make_pod("new"), pool="t4"), shared, make_node("b", labels={"pool": "h100"}))
-    assert (
-        found.ways[0]
-        == 'write limits: {nvidia.com/gpu.shared: "1"}: it would fit on 1 node that its rules allow'
-    )
 
 
 @pytest.mark.parametrize(
@@ -193,13 +113,6 @@ def test_the_domain_of_a_label_does_not_make_it_near(key: str, near: str) -> Non
     labels = {"cloud.google.com/gke-spot": "true", "nvidia.com/gpu.product": "NVIDIA-L40S"}
     found = verdict(selecting(make_pod("new"), **{key: "x"}), make_node("a", labels=labels))
     assert found.why.startswith(f"No node has a label {key}{f' (did you mean {near}?)' if near else ''}.")
-
-
-def test_only_the_wrong_label_is_left_out_of_a_selector() -> None:
-    found = verdict(
-        selecting(make_pod("new"), gpu="true", os="linux"), make_node("a", labels={"os": "linux"})
-    )
-    assert found.ways == ("remove gpu=true from spec.nodeSelector: 1 node would accept it",)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +160,6 @@ def test_the_largest_request_is_rounded_down_and_never_nothing(
     what = "memory (MiB)" if kind is NeedKind.MEMORY else "ephemeral-storage"
     said = at_most(Need(what, total + 1, 0, total, "", kind))
     assert (str(said) if said else None) == says
-
-
-def test_a_list_of_many_pods_tries_fixes_only_until_the_first_that_helps() -> None:
-    state = make_state(make_node("a"), make_pod("x", 8, node_name="a"))
-    first, *others = explain(state, make_pod("new"), now=NOW).verdict.ways
-    assert others
-    assert explain(state, make_pod("new")).verdict.ways == (first,)
 
 
 def test_of_a_gang_of_many_unlike_members_only_the_first_are_tried() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import string
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 
 from extender.cli.main import main
-from extender.explain.pod import explain
 from extender.explain.words import Word
-from extender.k8s.affinity import Taint
 from packing.model.reasons import Reason
 from tests.cases.test_cases import CASES
 from tests.cases.test_one_verdict import case, waiting
@@ -155,14 +152,3 @@ def test_no_module_reads_words() -> None:
     files = sorted(EXPLAIN.parent.rglob("*.py"))
     found = {(str(file.relative_to(EXPLAIN.parent)), text) for file in files for text in words_read(file)}
     assert found == OF_OTHERS
-
-
-def test_a_taint_is_the_same_finding_whatever_its_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.extender.builders import NOW, make_node, make_pod, make_state
-
-    state = make_state(replace(make_node("a"), taints=(Taint("team", "ml", "NoSchedule"),)))
-    found = explain(state, make_pod("new"), now=NOW).verdict
-    monkeypatch.setattr(Word, "template", property(lambda word: "fits on kubectl "))
-    again = explain(state, make_pod("new"), now=NOW).verdict
-    assert (found.kind, found.fixes, found.decides) == (again.kind, again.fixes, again.decides)
-    assert (found.kind, found.fixes) == ("RULED_OUT", ("TOLERATE",))

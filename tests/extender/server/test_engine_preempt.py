@@ -14,8 +14,6 @@ from extender.verbs.preempt import (
     GO_FOR_ANOTHER,
     JUST_NOW,
     LONGEST_NAMED,
-    NO_EVICTIONS_HELP,
-    ROOM_IS_COMING,
     STILL_THERE,
 )
 from tests.extender.builders import make_node, make_pod
@@ -43,17 +41,6 @@ async def answer_kept(engine: Engine, pod: str) -> str:
     report = await engine.inspector.pod(f"default/{pod}")
     assert report is not None
     return report.decisions[0].answer
-
-
-async def test_an_answer_without_victims_says_why() -> None:
-    engine = make_engine()
-    leaves = make_pod("leaves", 4, node_name="a", priority=10, deleting=True)
-    nodes = [make_node("a", 4), make_node("b", 4)]
-    engine.apply([*SYNCED, *map(Upserted, [*nodes, leaves, make_pod("stays", 4, node_name="b")])])
-    assert await victims_for(engine, gpus=4, nodes={"b": "stays"}) == {}
-    assert await answer_kept(engine, "v") == f"0 of 1 candidates: {ROOM_IS_COMING}"
-    assert await victims_for(engine, "large", gpus=8, nodes={"b": "stays"}) == {}
-    assert await answer_kept(engine, "large") == f"0 of 1 candidates: {NO_EVICTIONS_HELP}"
 
 
 def clock_ahead_by(seconds: float) -> SimpleNamespace:

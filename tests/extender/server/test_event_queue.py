@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from time import thread_time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.k8s.objects import Deleted, Event, Upserted
-from extender.server.between_answers import _AT_ONCE, _LONGEST_SLICE, _SLICE, EventQueue
+from extender.server.between_answers import _SLICE, EventQueue
 from extender.untrusted.limits import WAITING_EVENTS
 from tests.extender.builders import make_node
 
@@ -60,85 +59,6 @@ def test_the_order_is_kept(portions: list[list[int]], is_ready: bool) -> None:
         return applied
 
     assert asyncio.run(run()) == [event for portion in sent for event in portion]
-
-
-async def test_few_events_are_applied_at_once() -> None:
-    applied: list[Event] = []
-    queue = await opened(applied.extend)
-    queue.put(events(2))
-    await asyncio.sleep(0)
-    assert applied == events(2)
-
-
-async def test_others_run_between_two_slices() -> None:
-    applied: list[Event] = []
-    seen: list[int] = []
-    queue = await opened(slowly(applied, _SLICE))
-    queue.put(events(400))
-    while len(applied) < 400:
-        await asyncio.sleep(0)
-        seen.append(len(applied))
-    assert len(seen) > 10
-    assert max(after - before for before, after in pairwise(seen)) < 100
-
-
-async def test_events_get_half_of_the_time() -> None:
-    """Else many requests at a time could hold them up for ever."""
-    applied: list[Event] = []
-    queue = await opened(slowly(applied, _SLICE))
-    queue.put(events(4000))
-    await asyncio.sleep(0)
-    for _ in range(3):
-        before = len(applied)
-        spend(20 * _SLICE)  # as requests do
-        await asyncio.sleep(0)
-        assert len(applied) - before >= 40  # ten times what a slice takes at least
-
-
-async def test_at_a_start_slices_are_longer() -> None:
-    applied: list[Event] = []
-    queue = await opened(slowly(applied, _SLICE), is_ready=False)
-    queue.put(events(1000))
-    await asyncio.sleep(0)
-    assert len(applied) == 1000
-
-
-async def test_what_threads_have_delivered_is_applied_on_demand() -> None:
-    applied: list[Event] = []
-    queue = await opened(slowly(applied, _SLICE))
-    await asyncio.to_thread(queue.put, events(200))
-    await queue.applied()
-    assert applied == events(200)
-
-
-async def test_those_who_wait_do_not_make_slices_longer() -> None:
-    applied: list[Event] = []
-    queue = await opened(slowly(applied, _SLICE))
-    queue.put(events(1000))
-    waits = [asyncio.create_task(queue.applied()) for _ in range(30)]
-    seen = [0]
-    while len(applied) < 1000:
-        await asyncio.sleep(0)
-        seen.append(len(applied))
-    assert max(after - before for before, after in pairwise(seen)) <= 2 * _AT_ONCE * _LONGEST_SLICE / _SLICE
-    assert all(await asyncio.gather(*waits))
-
-
-async def test_one_long_request_does_not_make_a_long_slice() -> None:
-    applied: list[Event] = []
-    queue = await opened(slowly(applied, _SLICE))
-    queue.put(events(1000))
-    await asyncio.sleep(0)
-    spend(0.1)
-    await asyncio.sleep(0)
-    assert len(applied) <= _AT_ONCE * (1 + _LONGEST_SLICE / _SLICE)
-
-
-async def test_who_waits_does_not_wait_for_later_events_nor_longer_than_wanted() -> None:
-    queue = await opened(lambda some: queue.put(events(len(some))))  # each brings another one
-    queue.put(events(100))
-    assert await queue.applied()
-    assert not await queue.applied(0.0)
 
 
 async def test_there_is_room_for_a_limited_number_of_events_of_each_kind() -> None:

@@ -201,8 +201,3 @@ def test_a_pod_under_the_same_name_is_another_one() -> None:
     assert applied(Upserted(PENDING), GONE, other) == [Upserted(PENDING), GONE, other]
     assert applied(GONE, other) == [GONE, other]
     assert applied(Upserted(PENDING), other) == [Upserted(PENDING), other]  # as lists show it
-
-
-def test_what_follows_a_list_is_not_applied_before_it() -> None:
-    listed = Listed("Pod", frozenset({PENDING.key}))
-    assert applied(Upserted(BOUND), listed, Upserted(RUNS)) == [Upserted(BOUND), listed, Upserted(RUNS)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.examples import examples
@@ -36,66 +36,6 @@ def pods(events: Iterable[Event]) -> list[str]:
     return [e.obj.key for e in events if isinstance(e, Upserted)]
 
 
-def test_a_list_comes_in_pages_and_ends_with_listed() -> None:
-    protocol = ListWatch(WATCHED_KINDS["Pod"])
-    first = protocol.next_request()
-    assert (first.path, first.query, first.watch) == ("/api/v1/pods", {"limit": "500"}, False)
-    assert pods(protocol.page(page([manifest("a/1", 3), manifest("a/2", 4)], more="token"))) == ["a/1", "a/2"]
-    assert protocol.next_request().query == {"limit": "500", "continue": "token"}
-    events = protocol.page(page([manifest("b/1", 5)], version=7))
-    assert pods(events) == ["b/1"]
-    assert events[-1] == Listed("Pod", frozenset({"a/1", "a/2", "b/1"}))
-
-
-def test_a_watch_starts_at_the_version_of_the_list_and_asks_for_bookmarks() -> None:
-    request = watching(version=42).next_request()
-    assert request.watch
-    assert request.query == {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": "42",
-        "timeoutSeconds": "290",
-    }
-
-
-def test_an_empty_cluster_is_a_list_too() -> None:
-    protocol = ListWatch(WATCHED_KINDS["Node"])
-    assert protocol.next_request().path == "/api/v1/nodes"
-    assert protocol.page(b'{"metadata": {"resourceVersion": "1"}, "items": null}') == [
-        Listed("Node", frozenset())
-    ]
-
-
-def test_changes_and_bookmarks_update_the_version() -> None:
-    protocol = watching()
-    events = protocol.chunk(line("ADDED", manifest("a/1", 8)) + line("MODIFIED", manifest("a/1", 9, "n1")))
-    assert [e.obj.node_name for e in events if isinstance(e, Upserted) and isinstance(e.obj, Pod)] == [
-        "",
-        "n1",
-    ]
-    assert protocol.next_request().query["resourceVersion"] == "9"
-    assert protocol.chunk(line("DELETED", manifest("a/1", 10))) == [Deleted("Pod", "a/1")]
-    assert protocol.next_request().query["resourceVersion"] == "10"
-    assert protocol.chunk(bookmark(15)) == []
-    assert protocol.next_request().query["resourceVersion"] == "15"
-
-
-def test_nodes_are_read_as_nodes() -> None:
-    protocol = ListWatch(WATCHED_KINDS["Node"])
-    protocol.page(page([]))
-    protocol.next_request()
-    events = protocol.chunk(line("ADDED", {"metadata": {"name": "n1", "resourceVersion": "8"}}))
-    assert events == [Upserted(Node(name="n1"))]
-
-
-def test_half_a_line_of_a_broken_stream_is_dropped() -> None:
-    protocol = watching()
-    whole = line("ADDED", manifest("a/1", 8))
-    assert protocol.chunk(whole[:30]) == []
-    protocol.next_request()
-    assert pods(protocol.chunk(whole)) == ["a/1"]
-
-
 @pytest.mark.parametrize("code", [410, 500])
 def test_an_error_in_the_stream_means_a_new_list(code: int) -> None:
     protocol = watching(7, "a/1")
@@ -114,17 +54,6 @@ def test_gone_as_a_status_means_a_new_list() -> None:
     assert not protocol.next_request().watch
 
 
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_after_a_server_error_the_request_is_repeated(status: int) -> None:
-    protocol = watching(version=42)
-    assert protocol.rejected(status) is False
-    assert protocol.next_request().query["resourceVersion"] == "42"
-    listing = ListWatch(WATCHED_KINDS["Pod"])
-    listing.page(page([manifest("a/1", 3)], more="token"))
-    listing.rejected(status)
-    assert listing.next_request().query["continue"] == "token"
-
-
 def test_an_expired_continue_token_means_a_list_without_pages() -> None:
     protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.page(page([manifest("a/1", 3)], more="token"))
@@ -133,26 +62,6 @@ def test_an_expired_continue_token_means_a_list_without_pages() -> None:
     assert protocol.page(page([manifest("a/2", 9)]))[-1] == Listed("Pod", frozenset({"a/2"}))
     protocol.relist()
     assert protocol.next_request().query == {"limit": "500"}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<html>",
-        b"[]",
-        b"{}",
-        b'{"metadata": {}}',
-        b'{"metadata": {"resourceVersion": "7"}, "items": 5}',
-        b'{"meta',
-    ],
-)
-def test_an_answer_that_is_not_a_list(body: bytes) -> None:
-    protocol = ListWatch(WATCHED_KINDS["Pod"])
-    protocol.page(page([manifest("a/1", 3)], more="token"))
-    with pytest.raises(ProtocolError, match="not a list of /api/v1/pods"):
-        protocol.page(body)
-    assert protocol.next_request().query["continue"] == "token"
 
 
 def test_a_broken_item_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import math
 import random
 import threading
 import time
@@ -21,10 +18,7 @@ from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.source.apiserver import KubeSource
 from extender.source.reflector import Backoff
 from extender.source.rest import Timeouts
-from extender.source.watched_kinds import WATCHED_KINDS
-from tests.examples import examples
-from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of
-from tests.extender.apistore import Store
+from tests.extender.apiserver import PATIENT, ApiServer, node, pod, source_of
 
 QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
 
@@ -123,40 +117,6 @@ def test_everything_is_listed_in_pages_and_then_watched(api: ApiServer, follow: 
     assert source.describe() == f"kubeconfig {source._name.split()[1]} at {api.url}"
 
 
-def test_a_list_says_when_it_began(api: ApiServer, follow: Any) -> None:
-    """That is before the request for its first page: what happened earlier is in the list, or is over."""
-    began: list[float] = []
-    asked: list[float] = []
-    for number in range(3):
-        api.put(pod(f"p{number}"))
-
-    class Times(Mirror):
-        def apply(self, events: Sequence[Event]) -> None:
-            super().apply(events)
-            if any(isinstance(one, Upserted) and isinstance(one.obj, Pod) for one in events):
-                asked.append(time.monotonic())
-            began.extend(one.began for one in events if isinstance(one, Listed) and one.kind == "Pod")
-
-    before = time.monotonic()
-    source, _ = follow(mirror=Times())
-    eventually(lambda: len(began) == 1)
-    assert before < began[0] < asked[0] < asked[1]  # two pages
-    before = time.monotonic()
-    asyncio.run(source.relist())
-    assert before < began[1] < asked[2] < asked[3]
-
-
-def test_pods_of_every_scheduler_and_phase_are_delivered(api: ApiServer, follow: Any) -> None:
-    api.put(pod("done", "n1", status={"phase": "Succeeded"}))
-    other = pod("other")
-    other["spec"]["schedulerName"] = "volcano"
-    api.put(other)
-    _, mirror = follow()
-    eventually(lambda: len(mirror.objects) == 2)
-    assert mirror.objects["ml/done"].terminated
-    assert mirror.objects["ml/other"].scheduler_name == "volcano"
-
-
 @pytest.mark.parametrize("fault", ["cut", "hangup", "close", "500", "429", "401"])
 def test_a_broken_watch_continues_at_its_version(api: ApiServer, follow: Any, fault: str) -> None:
     api.put(pod("p0"))
@@ -205,20 +165,6 @@ def test_objects_deleted_without_a_watch_are_gone_after_the_relist(api: ApiServe
     assert mirror.lists == {"Node": 1, "Pod": 2}
 
 
-def test_a_restarted_server_that_has_the_version_is_not_relisted(api: ApiServer, follow: Any) -> None:
-    api.put(pod("p0"))
-    _, mirror = follow()
-    eventually(lambda: mirror.lists["Pod"] == 1)
-    api.stop()
-    api.put(pod("p1"))
-    time.sleep(0.1)  # the first attempts fail
-    assert caught_up(api, mirror) is False
-    assert mirror.objects.keys() == {"ml/p0"}  # the last known state stays
-    api.start()
-    eventually(lambda: caught_up(api, mirror))
-    assert mirror.lists["Pod"] == 1
-
-
 @pytest.mark.parametrize("script", [["silent"], ["", "silent"]], ids=["list", "watch"])
 def test_a_half_open_connection_times_out(api: ApiServer, follow: Any, script: list[str]) -> None:
     api.put(pod("p0"))
@@ -248,46 +194,11 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
     eventually(lambda: not source.watches()["Pod"].problem)
 
 
-def test_a_watch_without_a_head_ends_behind_a_proxy_that_closes_connections(
-    api: ApiServer, follow: Any
-) -> None:
-    """The socket then belongs to the answer and not to the connection, which has no limit any more."""
-    api.one_answer_each = True
-    api.script["/api/v1/pods"].extend(["", "close", "headless"])
-    _, mirror = follow(HASTY)
-    eventually(lambda: not api.script["/api/v1/pods"])
-    api.put(pod("p1"))
-    eventually(lambda: caught_up(api, mirror))
-
-
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any, closes: bool) -> None:
-    """Neither by the limit for its head nor by that for an event that has begun."""
-    api.one_answer_each = closes
-    source, mirror = follow(HASTY)
-    eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
-    time.sleep(1.5)
-    assert source.watches()["Pod"].ends == {}
-    assert source.watches()["Pod"].closed == 0
-    api.put(pod("p1"))
-    eventually(lambda: caught_up(api, mirror))
-
-
 def test_a_watch_that_waits_for_its_head_is_a_problem_meanwhile(api: ApiServer, follow: Any) -> None:
     api.script["/api/v1/pods"].extend(["", "close", "headless"])
     source, _ = follow()
     eventually(lambda: "not open for " in source.watches()["Pod"].problem)
     assert source.watches()["Pod"].closed > 2
-
-
-def test_an_expired_continue_token_does_not_loop(api: ApiServer, follow: Any) -> None:
-    for number in range(5):
-        api.put(pod(f"p{number}"))
-    api.script["/api/v1/pods"].extend(["", "410"])
-    _, mirror = follow()
-    eventually(lambda: mirror.lists["Pod"] == 1)
-    assert caught_up(api, mirror)
-    assert [sorted(query) for query in queries(api)][:3] == [["limit"], ["continue", "limit"], []]
 
 
 def test_events_that_the_state_could_not_apply_are_delivered_again(
@@ -323,25 +234,6 @@ def test_after_random_faults_the_mirror_catches_up(api: ApiServer, follow: Any, 
     eventually(lambda: caught_up(api, mirror))
 
 
-def test_silence_is_infinite_before_the_first_bytes(api: ApiServer, follow: Any, tmp_path: Path) -> None:
-    assert source_of(api, tmp_path).watches()["Pod"].silent == math.inf
-    source, mirror = follow()
-    eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
-    assert source.watches()["Pod"].silent < 20
-    api.stop()
-    before = source.watches()["Pod"].silent
-    eventually(lambda: source.watches()["Pod"].silent > before + 0.1)
-    api.start()
-
-
-def test_ends_of_watches_are_counted_by_how(api: ApiServer, follow: Any) -> None:
-    api.script["/api/v1/pods"].extend(["", "close", "gone", "500"])  # the list, two watches, the next list
-    source, mirror = follow()
-    eventually(lambda: source.watches()["Pod"].ends == {"in_time": 1, "relist": 1, "error": 1})
-    eventually(lambda: mirror.lists["Pod"] == 2)
-    assert source.watches()["Node"].ends == {}
-
-
 def test_stop_ends_the_threads_during_a_watch(api: ApiServer, follow: Any) -> None:
     source, mirror = follow()
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
@@ -352,116 +244,6 @@ def test_stop_ends_the_threads_during_a_watch(api: ApiServer, follow: Any) -> No
     time.sleep(0.05)
     assert mirror.objects == {}
     source.stop()
-
-
-def test_stop_ends_the_threads_during_a_pause(
-    api: ApiServer, follow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Backoff, "SHORTEST", 1000.0)
-    monkeypatch.setattr(Backoff, "LONGEST", 2000.0)
-    caplog.set_level(logging.WARNING)
-    for script in api.script.values():
-        script.append("503")
-    source, _ = follow()
-    eventually(lambda: len(caplog.records) == 2)
-    assert "503 scripted, next try in" in caplog.text
-    source.stop()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("follow-")] == []
-
-
-def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
-    """Before the first list, between list and watch, during the watch: the list begins after the call."""
-    source, mirror = follow()
-    pods = source._reflectors["Pod"]
-    for number in range(examples(100, least=20)):
-        with api.changed:
-            api.pods.put(pod(f"p{number}"))  # no watch delivers it
-        call = pods.relist()
-        if number % 2:
-            time.sleep(number / 10_000)
-            call = pods.relist()
-        eventually(lambda call=call: pods.has_listed(call))
-        assert f"ml/p{number}" in mirror.objects
-
-
-@pytest.mark.parametrize("status", [404, 403])
-def test_a_cluster_without_the_optional_kinds_is_followed(
-    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture, status: int
-) -> None:
-    """One line names all kinds that are not there."""
-    caplog.set_level(logging.INFO, logger="extender.source")
-    optional = {kind for kind, watched in WATCHED_KINDS.items() if watched.optional}
-    api.without_devices = status
-    api.put(node("a"))
-    source, mirror = follow_all()
-    eventually(lambda: caught_up(api, mirror) and mirror.lists.total() == 2)
-    eventually(lambda: mirror.optional.total() == len(optional))
-    eventually(lambda: len(caplog.records) > 0)
-    [line] = caplog.records
-    names = line.getMessage().removeprefix("not served, or not to be listed by Stowage: ").split(", ")
-    assert {*names} == {WATCHED_KINDS[kind].resource for kind in optional}
-    assert line.levelname == "INFO"
-    assert mirror.lists == {"Node": 1, "Pod": 1}
-    eventually(lambda: mirror.optional == dict.fromkeys(optional, 1))
-    assert asyncio.run(source.caught_up())
-
-
-def test_a_kind_that_was_served_is_asked_for_again_soon(
-    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An API server that has just started answers 403 or 404 until it has read roles and CRDs."""
-    store = api.stores[DEVICES + "deviceclasses"] = Store()
-    store.put({"metadata": {"name": "gpu.example.com"}})
-    _, mirror = follow_all()
-    eventually(lambda: "gpu.example.com" in mirror.objects)
-    del api.stores[DEVICES + "deviceclasses"]
-    with caplog.at_level(logging.WARNING, logger="extender.source.reflector"):
-        api.hang_up()
-        eventually(lambda: "deviceclasses: 404" in caplog.text)
-    api.stores[DEVICES + "deviceclasses"] = store
-    store.put({"metadata": {"name": "other.example.com"}})
-    eventually(lambda: "other.example.com" in mirror.objects)
-
-
-def test_a_kind_that_a_starting_server_refuses_is_asked_for_again_soon(
-    api: ApiServer, follow_all: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Stowage starts while the API server starts, as after a power failure: 403 says nothing yet. If it did,
-    Stowage would be ready without the cluster's devices, and not look for them for five minutes."""
-    caplog.set_level(logging.DEBUG, logger="extender.source.reflector")
-    api.without_devices = 403
-    asked: list[int] = []  # how often it was refused before the kind was said to be absent
-
-    class Asked(Mirror):
-        def apply(self, events: Sequence[Event]) -> None:
-            super().apply(events)
-            if any(isinstance(one, Listed) and one.kind == "ResourceSlice" for one in events):
-                asked.append(caplog.text.count("resourceslices: 403"))
-
-    _, mirror = follow_all(mirror=Asked())
-    eventually(lambda: bool(asked))
-    assert asked[0] == 2  # and a third time, which is logged later
-    for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
-        api.stores[DEVICES + resource] = Store()
-    api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": {"driver": "d"}})
-    eventually(lambda: "s" in mirror.objects)
-
-
-def test_the_optional_kinds_are_followed(api: ApiServer, follow_all: Any) -> None:
-    for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
-        api.stores[DEVICES + resource] = Store()
-    api.stores[DEVICES + "deviceclasses"].put({"metadata": {"name": "gpu.example.com"}})
-    api.stores[DEVICES + "resourceclaims"].put({"metadata": {"namespace": "ml", "name": "c"}, "spec": 7})
-    api.stores[CARDS] = Store()
-    api.stores[CARDS].put({"metadata": {"name": "n"}, "spec": {"devices": [{"type": "gpu", "minor": 0}]}})
-    _, mirror = follow_all(mirror=Mirror())
-    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "ml/c", "n"})
-    with api.changed:
-        api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": {"driver": "d"}})
-        api.stores[DEVICES + "resourceclaims"].delete("ml/c")
-        api.stores[CARDS].delete("n")
-        api.changed.notify_all()
-    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "s"})
 
 
 def test_backoff_doubles_to_thirty_seconds_and_has_jitter() -> None:

@@ -14,8 +14,6 @@ import pytest
 
 from extender.background import Background
 from extender.k8s.objects import Event, Kind, Upserted
-from extender.server import between_answers
-from extender.server.between_answers import EventQueue
 from extender.source.apiserver import KubeSource
 from extender.source.interface import RECENT, Backlog
 from extender.source.list_watch import Request
@@ -24,8 +22,6 @@ from extender.source.rest import Timeouts
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apiserver import ApiServer, node, pod, source_of
 from tests.extender.apistore import line, page
-
-MANY = 60
 
 
 class Room(Backlog):
@@ -112,24 +108,6 @@ def test_a_reader_that_waits_lists_again_on_demand(api: ApiServer, source: KubeS
     eventually(lambda: source._reflectors["Pod"].has_listed(call))
 
 
-def test_a_server_that_gives_up_on_a_slow_reader_is_listed_again(
-    api: ApiServer, source: KubeSource, room: Room
-) -> None:
-    room.is_there.set()
-    eventually(lambda: "ml/p3" in room.keys and source._reflectors["Pod"].is_open)
-    room.is_there.clear()
-    room.asked.clear()
-    api.put(pod("next"))
-    assert room.asked.wait(60)
-    api.hang_up()
-    api.put(pod("missed"))
-    api.pods.compact()
-    lists = lists_of_pods(api)
-    room.is_there.set()
-    eventually(lambda: "ml/missed" in room.keys)
-    assert lists_of_pods(api) > lists
-
-
 def test_a_line_that_waits_for_room_is_not_late(room: Room) -> None:
     whole, cut = line("ADDED", pod("whole")), line("ADDED", pod("cut"))
 
@@ -168,34 +146,6 @@ def test_a_line_that_waits_for_room_is_not_late(room: Room) -> None:
     assert reflector.status().ends.get("error", 0) == 0
     reflector.stop()
     reflector.join(20)
-
-
-async def test_a_new_list_arrives_while_events_are_applied_slowly(
-    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(between_answers, "WAITING_EVENTS", 5)
-    for number in range(MANY):
-        api.put(pod(f"p{number}"))
-    source, queue = source_of(api, tmp_path), EventQueue(lambda: True)
-    applied, waiting = set[str](), [0]
-
-    def put(events: Sequence[Event]) -> None:
-        pods = sum(event.kind == "Pod" for event in events)
-        waiting.append(waiting[-1] + pods)
-        queue.put(events)
-
-    def apply(events: Sequence[Event]) -> None:
-        time.sleep(0.001)
-        waiting.append(waiting[-1] - sum(event.kind == "Pod" for event in events))
-        applied.update(event.obj.key for event in events if isinstance(event, Upserted))
-
-    await queue.open(apply)
-    source.start(put, queue)
-    async with asyncio.timeout(60):
-        await source.relist()
-    source.stop()
-    assert len(applied) == MANY
-    assert max(waiting) <= 5 + 2 * 3  # the last page of each list, and that it is complete
 
 
 async def test_answers_that_are_final_wait_for_all_events_and_others_for_old_ones(

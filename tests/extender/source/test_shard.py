@@ -70,38 +70,6 @@ def a_shard(pods_on: Callable[[str], Sequence[Pod]] = lambda name: ()) -> tuple[
     return shard, books
 
 
-def test_pods_of_other_shards_do_not_pass() -> None:
-    shard, books = a_shard()
-    pods = [
-        a_pod("on-ours", "n1"),
-        a_pod("on-theirs", "n9"),
-        a_pod("waits-for-us", scheduler=OURS),
-        a_pod("waits-for-them"),
-        a_pod("ours-elsewhere", "n9", OURS),
-        a_pod("nominated-here", nominated="n2"),
-        a_pod("nominated-there", nominated="n9"),
-    ]
-    shard.filtered(books.apply)([Upserted(one) for one in pods])
-    assert books.pods.keys() == {
-        f"ml/{n}" for n in ("on-ours", "waits-for-us", "ours-elsewhere", "nominated-here")
-    }
-
-
-def test_a_pod_goes_when_it_is_bound_elsewhere() -> None:
-    shard, books = a_shard()
-    take = shard.filtered(books.apply)
-    take([Upserted(a_pod("p", nominated="n2"))])
-    take([Upserted(a_pod("p", "n9"))])
-    assert not books.pods
-
-
-def test_events_about_pods_that_did_not_pass_do_not_pass() -> None:
-    shard, _ = a_shard()
-    passed: list[Event] = []
-    shard.filtered(passed.extend)([Upserted(a_pod("p", "n9")), Deleted("Pod", "ml/p")])
-    assert not passed
-
-
 def test_a_list_of_pods_names_only_ours() -> None:
     shard, books = a_shard()
     shard.filtered(books.apply)([Upserted(a_pod("p", "n1")), Upserted(a_pod("q", "n1"))])
@@ -110,25 +78,6 @@ def test_a_list_of_pods_names_only_ours() -> None:
     assert passed == [Listed("Pod", frozenset({"ml/p"}))]
     shard.filtered(passed.extend)([Listed("Pod", frozenset(), began=7.0)])
     assert passed[1:] == [Listed("Pod", frozenset(), began=7.0)]
-
-
-def test_a_node_that_leaves_takes_the_pods_of_others_with_it() -> None:
-    """Pods of our own scheduler stay known: their gangs and queues still count them."""
-    shard, books = a_shard()
-    take = shard.filtered(books.apply)
-    take([Upserted(a_pod("theirs", "n1")), Upserted(a_pod("ours", "n1", OURS)), Upserted(a_pod("q", "n2"))])
-    take([Deleted("Node", "n1")])
-    assert books.nodes == {"n2"}
-    assert books.pods.keys() == {"ml/ours", "ml/q"}
-
-
-def test_a_node_that_is_no_longer_listed_has_left() -> None:
-    shard, books = a_shard()
-    take = shard.filtered(books.apply)
-    take([Upserted(a_pod("theirs", "n1"))])
-    take([Listed("Node", frozenset({"n2"}))])
-    assert books.nodes == {"n2"}
-    assert not books.pods
 
 
 def test_a_node_that_joins_comes_with_its_pods_after_a_while() -> None:
@@ -179,22 +128,6 @@ def test_a_node_that_leaves_while_its_pods_are_read_stays_out() -> None:
     assert not books.pods
 
 
-def test_a_node_that_leaves_and_comes_back_while_its_pods_are_read_settles_again() -> None:
-    shard, books = a_shard()
-    take = shard.filtered(books.apply)
-
-    def flaps(name: str) -> Sequence[Pod]:
-        take([Deleted("Node", name), Upserted(Node(name))])
-        return [a_pod("old", name)]
-
-    shard._pods_on = flaps
-    take([Upserted(Node("n3"))])
-    shard.let_in("n3", books.apply)
-    assert "n3" not in books.nodes
-    assert not books.pods
-    assert not shard._due()
-
-
 def test_a_pod_that_ends_while_the_pods_are_read_does_not_come_back() -> None:
     shard, books = a_shard()
     take = shard.filtered(books.apply)
@@ -220,16 +153,6 @@ def test_a_node_that_joins_comes_with_the_pods_that_others_have_nominated_to_it(
     take([Listed("Pod", frozenset(f"ml/{name}" for name in names[:4]))])
     take([Upserted(Node("n3"))])
     shard.let_in("n3", books.apply)
-    assert books.pods.keys() == {"ml/waits"}
-
-
-def test_a_node_that_comes_back_still_has_its_nominated_pods() -> None:
-    shard, books = a_shard()
-    take = shard.filtered(books.apply)
-    take([Upserted(a_pod("waits", nominated="n1")), Deleted("Node", "n1")])
-    assert not books.pods
-    take([Upserted(Node("n1"))])
-    shard.let_in("n1", books.apply)
     assert books.pods.keys() == {"ml/waits"}
 
 
@@ -350,17 +273,6 @@ async def test_a_live_source_selects_nodes_and_lists_them_before_pods(api: ApiSe
     asked = [(path, query.get("labelSelector")) for path, query in api.requests]
     assert asked.index(("/api/v1/nodes", "pool in (a, b)")) < asked.index(("/api/v1/pods", None))
     assert {selector for path, selector in asked if path == "/api/v1/nodes"} == {"pool in (a, b)"}
-
-
-def test_one_list_of_a_shard(api: ApiServer, tmp_path: Path) -> None:
-    api.put(node("n1"))
-    api.put(pod("p1", "n1"))
-    api.put(pod("p2", "n9"))
-    source, books = source_of(api, tmp_path), Books()
-    source.select_nodes("pool=a", [OURS])
-    for events in source.list_once():
-        books.apply(events)
-    assert books.pods.keys() == {"ml/p1"}
 
 
 def test_a_source_that_is_stopped_before_the_nodes_are_listed(api: ApiServer, tmp_path: Path) -> None:

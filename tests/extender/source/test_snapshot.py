@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from extender.k8s.affinity import SchedulingConstraints
-from extender.k8s.objects import Event, Listed, Node, Pod, PodGroup, Upserted
+from extender.k8s.objects import Event, Listed, Pod, Upserted
 from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
 from extender.source.watched_kinds import WATCHED_KINDS
@@ -55,31 +53,6 @@ def write(request: pytest.FixtureRequest) -> Callable[[Any], str]:
     return cast(Callable[[Any], str], request.param)
 
 
-def test_a_list_of_nodes_and_pods(write: Callable[[Any], str]) -> None:
-    snapshot = parsed(listed(node("n1"), node("n2"), pod("a", "n1", phase="Running"), pod("b")), write=write)
-    assert list(snapshot.nodes) == ["n1", "n2"]
-    assert snapshot.nodes["n1"] == Node("n1", labels={"pool": "gpu"})
-    assert list(snapshot.pods) == ["ml/a", "ml/b"]
-    assert snapshot.pods["ml/a"] == Pod(
-        "ml",
-        "a",
-        "u-a",
-        node_name="n1",
-        phase="Running",
-        created=1767225600.0,
-        grace=30.0,
-        scheduling_constraints=SchedulingConstraints(owner_kind="Node"),
-    )
-    assert snapshot.problems == []
-
-
-def test_lists_of_one_kind_whose_items_do_not_name_it(write: Callable[[Any], str]) -> None:
-    nodes = listed({"metadata": {"name": "n1"}}, kind="NodeList")
-    pods = listed({"metadata": {"name": "a", "namespace": "ml"}}, kind="PodList")
-    snapshot = parsed(nodes, pods, write=write)
-    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/a"])
-
-
 def test_single_objects_arrays_and_several_documents() -> None:
     documents = yaml.safe_dump_all([node("n1"), listed(pod("a")), None, {"kind": "Service", "metadata": {}}])
     snapshot = parsed(pod("b"), [node("n2"), pod("c")], documents)
@@ -87,33 +60,9 @@ def test_single_objects_arrays_and_several_documents() -> None:
     assert snapshot.problems == []
 
 
-def test_yaml_written_by_hand() -> None:
-    text = """
-# what a person writes
-kind: Pod
-metadata: {name: a, creationTimestamp: 2026-01-01T00:00:00Z}
-spec:
-  containers:
-  - name: main
-    resources: {limits: {nvidia.com/gpu: 1, cpu: 0.5}}
-    args:
-"""
-    found = parsed(text).pods["default/a"]
-    assert found.created == 1767225600.0
-    assert found.spec.containers[0].requests == (("cpu", "0.5"), ("nvidia.com/gpu", "1"))
-
-
 def test_an_empty_cluster() -> None:
     assert parsed(listed()) == Snapshot()
     assert parsed('{"kind": "List", "items": null}') == Snapshot()
-
-
-def test_pods_without_uids_are_different_pods() -> None:
-    """As in files that are written by hand; the victims of a plan are a set of UIDs."""
-    text = "".join(f"kind: Pod\nmetadata: {{name: {name}}}\n---\n" for name in "ab")
-    snapshot = Snapshot()
-    snapshot.add(text, "two.yaml")
-    assert len({pod.uid for pod in snapshot.pods.values()}) == 2
 
 
 def test_broken_items_are_reported_and_those_with_a_name_count(write: Callable[[Any], str]) -> None:
@@ -139,15 +88,6 @@ def test_broken_items_are_reported_and_those_with_a_name_count(write: Callable[[
     assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/bad", "ml/good"])
 
 
-def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
-    snapshot = parsed(listed(pod("a"), node("n1")), listed(pod("a", "n1"), node("n1")))
-    assert snapshot.pods["ml/a"].node_name == "n1"
-    assert [p.reason for p in snapshot.problems] == [
-        "Pod ml/a is a duplicate and replaces the earlier one",
-        "Node n1 is a duplicate and replaces the earlier one",
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -170,28 +110,10 @@ def test_a_file_that_is_not_a_snapshot(text: str, complaint: str) -> None:
         parsed(text)
 
 
-def test_files_are_read_together(tmp_path: Path) -> None:
-    nodes, pods = tmp_path / "nodes.yaml", tmp_path / "pods.json"
-    nodes.write_text(yaml.safe_dump(listed(node("n1"))))
-    pods.write_text(json.dumps(listed(pod("a", "n1"), 7)), encoding="utf-16")
-    snapshot = read([nodes, pods])
-    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/a"])
-    assert [(p.file, p.index) for p in snapshot.problems] == [(str(pods), 1)]
-
-
 def test_items_without_a_kind_in_a_list_of_another_kind_are_ignored() -> None:
     deployments = {"apiVersion": "apps/v1", "items": [{"metadata": {"name": "d"}}], "kind": "DeploymentList"}
     for text in (json.dumps(deployments), json.dumps(dict(reversed(deployments.items())))):
         assert parsed(text) == Snapshot()
-
-
-def test_a_pipe_is_read_once() -> None:
-    """As in ``--snapshot <(kubectl get nodes,pods -A -o json)``."""
-    reader, writer = os.pipe()
-    os.write(writer, json.dumps(listed({"metadata": {"name": "n1"}}, kind="NodeList")).encode())
-    os.close(writer)
-    assert list(read([Path(f"/dev/fd/{reader}")]).nodes) == ["n1"]
-    os.close(reader)
 
 
 def test_an_object_that_no_api_server_accepts_is_refused() -> None:
@@ -254,21 +176,6 @@ def test_only_the_first_problems_are_logged(caplog: pytest.LogCaptureFixture) ->
     assert len(messages) == 21
 
 
-async def test_bind_changes_the_snapshot_and_delivers_an_event() -> None:
-    source, events = started(node("n1"), pod("a"))
-    waiting = Pod("ml", "a", "u-a")
-    events.clear()
-    await source.bind(waiting, "n1", {"stowage.dev/gpu": "3"})
-    [event] = events
-    assert isinstance(event, Upserted)
-    assert isinstance(event.obj, Pod)
-    assert (event.obj.key, event.obj.node_name) == ("ml/a", "n1")
-    assert event.obj.annotations == {"stowage.dev/gpu": "3"}
-    assert event.obj.created  # the snapshot's own record is bound, not the caller's
-    with pytest.raises(BindConflict, match="already bound to n1"):
-        await source.bind(waiting, "n1")
-
-
 async def test_bind_accepts_a_pod_that_is_not_in_the_snapshot() -> None:
     source, events = started(node("n1"))
     await source.bind(Pod("ml", "new", "u-new"), "n1")
@@ -312,16 +219,3 @@ async def test_nothing_is_delivered_after_stop() -> None:
     source.stop()
     await source.bind(Pod("ml", "a", "u-a"), "n1")
     assert events == []
-
-
-def test_pod_groups_of_every_api_are_delivered() -> None:
-    def group(version: str, **spec: Any) -> dict[str, Any]:
-        metadata = {"namespace": "ml", "name": "g"}
-        return {"apiVersion": version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
-
-    _, events = started(
-        group("scheduling.k8s.io/v1alpha2", schedulingPolicy={"gang": {"minCount": 4}}),
-        group("scheduling.volcano.sh/v1beta1", minMember=2),
-    )
-    assert Upserted(PodGroup("OldAlphaPodGroup", "ml", "g", 4)) in events
-    assert Upserted(PodGroup("VolcanoPodGroup", "ml", "g", 2)) in events

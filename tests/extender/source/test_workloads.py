@@ -16,49 +16,6 @@ def workload(kind: str, **spec: object) -> str:
     return json.dumps({"kind": kind, "metadata": {"name": "w", "namespace": "team"}, "spec": spec})
 
 
-def keys(text: str) -> list[tuple[str, str]]:
-    return [(one.workload, one.pod.key) for one in parse_templates(text, "the manifest")]
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"])
-def test_a_workload_with_one_template(kind: str) -> None:
-    [template] = parse_templates(workload(kind, replicas=3, template=TEMPLATE), "the manifest")
-    assert (template.workload, template.pod.key) == (f"{kind} w", "team/w")
-    assert template.pod.labels == {"a": "b"}
-    assert template.pod.spec.containers[0].requests == (("nvidia.com/gpu", "2"),)
-
-
-def test_templates_deep_inside() -> None:
-    assert keys(workload("CronJob", jobTemplate={"spec": {"template": TEMPLATE}})) == [
-        ("CronJob w", "team/w")
-    ]
-    job = {"spec": {"template": TEMPLATE}}
-    jobs = [{"name": "driver", "template": job}, {"name": "workers", "template": job}]
-    assert keys(workload("JobSet", replicatedJobs=jobs)) == [
-        ("JobSet w driver", "team/w-driver"),
-        ("JobSet w workers", "team/w-workers"),
-    ]
-    groups = [{"groupName": "gpu", "template": TEMPLATE}]
-    ray = workload("RayCluster", headGroupSpec={"template": TEMPLATE}, workerGroupSpecs=groups)
-    assert keys(ray) == [
-        ("RayCluster w head", "team/w-head"),
-        ("RayCluster w gpu", "team/w-gpu"),
-    ]
-    replicas = {"Master": {"template": TEMPLATE}, "Worker": {"replicas": 4, "template": TEMPLATE}}
-    torch = workload("PyTorchJob", pytorchReplicaSpecs=replicas)
-    assert [key for _, key in keys(torch)] == [
-        "team/w-Master",
-        "team/w-Worker",
-    ]
-
-
-def test_several_documents_and_lists() -> None:
-    pod = json.dumps({"kind": "Pod", "metadata": {"name": "p"}, "spec": POD})
-    text = f"{pod}\n---\n{workload('Job', template=TEMPLATE)}\n---\nkind: Service\nmetadata: {{name: s}}\n"
-    assert keys("---\n" + text) == [("", "default/p"), ("Job w", "team/w")]
-    assert keys(f'{{"kind": "List", "items": [{pod}, {pod}]}}') == [("", "default/p")] * 2
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -11,7 +11,6 @@ import yaml
 
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.inventory.node_inventory import Sources, inventory_of
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
 from extender.k8s.pod_manifest import PodManifest
@@ -142,23 +141,3 @@ def test_an_impossible_request_is_an_error_that_says_why(name):
     with pytest.raises(RequestError) as refused:
         request_of(pod(name))
     check_words(FILE, PODS[name]["error"], str(refused.value))
-
-
-@pytest.mark.parametrize(
-    ("name", "devices", "model", "truth"),
-    [
-        ("plain", "allocatable", "nvidia.com/gpu.product", "counts"),
-        ("gke-time-sharing", "allocatable", "cloud.google.com/gke-accelerator", "counts"),
-        ("hami", "hami.io/node-nvidia-register", "hami.io/node-nvidia-register", "placement"),
-        ("hami-left-over", "hami.io/node-nvidia-register", "nvidia.com/gpu.product", "placement"),
-        ("vgpu-manager", "nvidia.com/node-device-register", "nvidia.com/node-device-register", "placement"),
-        ("volcano", "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-register", "placement"),
-        ("koordinator", "koordinator.sh/gpu-core", "koordinator.sh/gpu-core", "placement"),
-        ("gpushare", "aliyun.com/gpu-mem", "", "placement"),
-        ("stowage", "stowage.dev/gpu-sharing", "nvidia.com/gpu.product", "placement"),
-        ("amd", "allocatable", "amd.com/gpu.product-name", "counts"),
-    ],
-)
-def test_an_inventory_names_its_sources(name, devices, model, truth):
-    sources = inventory_of(node(name)).sources
-    assert replace(sources, islands="") == Sources(devices, model, truth)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import InventoryError
 from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of
@@ -24,7 +23,7 @@ from packing.model.reasons import Reason
 from packing.policies.interface import update_now
 from tests.examples import examples
 from tests.extender.builders import make_state, why
-from tests.extender.dialects.test_dialect_manifests import node, pod
+from tests.extender.dialects.test_dialect_manifests import node
 
 ON = "hami-mig-on-demand"
 REGISTER = "hami.io/node-nvidia-register"
@@ -173,33 +172,6 @@ def test_nominated_pods_get_different_slices():
     assert not state.fleet.usage[state.fleet.rows[ON]].slices(0)
 
 
-def test_two_pods_on_one_slice_close_the_node():
-    state = make_state(with_gpus(1))
-    for name in ("a", "b"):
-        state.apply([Upserted(running(name, "GPU-0,NVIDIA,4864,15:", [(0, 0, "GPU-0", 6, 1)]))])
-    assert why(state, pod("hami-mig-mode"), ON) is Reason.OVERCOMMITTED
-    assert state.overcommitted == {ON}
-    state.apply([Deleted("Pod", "d/a")])
-    assert why(state, pod("hami-mig-mode"), ON) is Reason.FITS
-
-
-def test_a_mig_reservation_on_a_gpu_without_mig_is_a_problem():
-    state = make_state(node("hami"))
-    one = running("odd", "GPU-aaaa,NVIDIA,4000,0:", [(0, 0, "GPU-aaaa", 6, 1)])
-    state.apply([Upserted(replace(one, node_name="hami"))])
-    assert "claims a MIG instance of a GPU that has none" in state.problems["d/odd"]
-
-
-@pytest.mark.parametrize(
-    "changes", [{"mode": "hami-core"}, {"migProfiles": []}, {"health": False}, {"mode": "mps"}]
-)
-def test_gpus_that_may_be_in_another_mode_take_nothing(changes):
-    shape = inventory_of(with_gpus(2, **changes)).spec
-    assert not shape.gpus[1].divisible or shape.mode == "hami-core"
-    assert shape.gpus[0].divisible == ("mode" not in changes)
-    assert not any(gpu.divisible and gpu.instances for gpu in shape.gpus if shape.mode != "mig")
-
-
 @pytest.mark.parametrize(
     "profile",
     [
@@ -214,10 +186,3 @@ def test_gpus_that_may_be_in_another_mode_take_nothing(changes):
 def test_impossible_profiles_close_the_node(profile):
     with pytest.raises(InventoryError, match=REGISTER):
         inventory_of(with_gpus(1, migProfiles=[profile]))
-
-
-def test_a_pod_without_a_free_instance_is_refused():
-    state = make_state(with_gpus(1))
-    state.apply([Upserted(started(asking("all", (1, 0, 0)), assign(state, asking("all", (1, 0, 0)), ON)))])
-    with pytest.raises((BindingRefused, RequestError)):
-        assign(state, asking("more", (1, 1000, 0)), ON)

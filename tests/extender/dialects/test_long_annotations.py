@@ -13,14 +13,11 @@ from functools import cache
 
 import pytest
 
-from extender.cluster.claim_check import reconcile_claims
-from extender.dialects.dialect import Claim, Claims, parse_indices, parse_number, parse_positive
+from extender.dialects.dialect import parse_indices, parse_number, parse_positive
 from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, PodSpec, Upserted
-from extender.untrusted.limits import CLAIMED_DEVICES, GPUS_PER_NODE, LISTED_NAMES, POD_ANNOTATION, PROBLEM
-from packing.model.node_spec import Gpu, NodeSpec, Pool
-from packing.model.request import Request, Shares
+from extender.untrusted.limits import CLAIMED_DEVICES, LISTED_NAMES, POD_ANNOTATION, PROBLEM
 from tests.extender.builders import make_pod, make_state
 from tests.extender.counting import calls
 from tests.extender.dialects.test_dialect_manifests import node, pod, used
@@ -127,19 +124,6 @@ def test_long_json_is_not_parsed(on):
         claims = claims_of(replace(running, annotations={**running.annotations, key: text}))
         assert claims is not None
         assert "cannot be read" in claims.problem
-
-
-def test_work_grows_with_claims_and_gpus_and_not_with_their_product():
-    def work(claims: int, gpus: int) -> int:
-        cards = tuple(Gpu(40_000, divisible=True, uuid=f"GPU-{gpu}") for gpu in range(gpus))
-        pool = Pool("r", gpus, tuple(range(gpus)), 1000, 40_000)
-        shape = NodeSpec("n", 1, 1, cards, (pool,), sharing_resource="r")
-        unknown = tuple(Claim(f"other-{i}", i % 100, i, stage=i % 7) for i in range(claims))
-        request = Request(shares=Shares(1, 100, 100, resource="r"))
-        return calls(lambda: reconcile_claims(shape, request, Claims("r", unknown)))
-
-    few, more_claims = work(1, GPUS_PER_NODE), work(CLAIMED_DEVICES, GPUS_PER_NODE)
-    assert more_claims <= work(CLAIMED_DEVICES, 1) + 2 * few
 
 
 @pytest.mark.parametrize("text", ["²", "٣", "1_0", " 1", "+1", "-1", "1.0", "", "9" * 10, "9" * LONG, "x"])

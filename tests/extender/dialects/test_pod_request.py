@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"
@@ -23,12 +22,6 @@ def pod(*containers: Container, init: tuple[Container, ...] = (), **spec) -> Pod
     return Pod("default", "p", spec=PodSpec(containers, init, **spec))
 
 
-def test_containers_add_up():
-    request = request_of(pod(container(cpu="500m", memory="1Gi"), container(cpu="1", memory="1")))
-    assert (request.cpu_milli, request.memory_mib) == (1500, 1025)
-    assert not request.wants_gpu
-
-
 @pytest.mark.parametrize(
     ("spec", "count"),
     [
@@ -41,38 +34,6 @@ def test_containers_add_up():
 )
 def test_init_containers_count_by_peak_and_sidecars_add(spec, count):
     assert request_of(spec).devices == ((GPU, count),)
-
-
-def test_overhead_adds_and_pod_level_resources_replace():
-    request = request_of(pod(container(cpu="1"), overhead=(("cpu", "250m"),)))
-    assert request.cpu_milli == 1250
-    request = request_of(pod(container(cpu="1"), overhead=(("cpu", "250m"),), requests=(("cpu", "4"),)))
-    assert request.cpu_milli == 4250
-
-
-def test_devices_of_several_kinds():
-    requests = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/gpu.shared": "1", "cpu": "1"}
-    request = request_of(pod(container(**requests)))
-    assert request.devices == (("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.10gb", 2))
-
-
-def test_other_resources_are_left_to_the_scheduler():
-    request = request_of(pod(container(**{"example.com/fpga": "1", "ephemeral-storage": "odd", GPU: "0"})))
-    assert not request.wants_gpu
-
-
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        (pod(), "no containers"),
-        (pod(container(**{GPU: "-1"})), "nvidia.com/gpu"),
-        (pod(container(**{GPU: "1e40"})), "nvidia.com/gpu"),
-        (pod(container(cpu="fast")), "cpu"),
-    ],
-)
-def test_impossible_requests_are_errors_that_name_the_resource(spec, text):
-    with pytest.raises(RequestError, match=text):
-        request_of(spec)
 
 
 # Pod-level resources by the rule of ``PodRequests`` in k8s.io/component-helpers, resource/helpers.go.
@@ -109,9 +70,3 @@ def test_pod_level_resources(spec, cpu, memory):
     request = request_of(Pod("default", "p", spec=spec))
     assert (request.cpu_milli, request.memory_mib) == (cpu, memory)
     assert not request.wants_gpu
-
-
-@pytest.mark.parametrize("text", ["0.5", "500m", "1500m", "1e-3"])
-def test_a_part_of_an_extended_resource_is_refused(text):
-    with pytest.raises(RequestError, match=rf"^nvidia.com/gpu: quantity '{text}' is not a whole number$"):
-        request_of(pod(Container("a", ((GPU, text),))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from itertools import combinations, product
 
 import pytest
 from hypothesis import given
@@ -64,52 +63,6 @@ def used_of(available: AvailableDevices, chosen: list[tuple[int, int]]) -> Count
     return used
 
 
-def allowed(
-    available: AvailableDevices, chosen: list[tuple[int, int]], constraints: list[SearchConstraint]
-) -> bool:
-    if (used := used_of(available, chosen)) is None:
-        return False
-    values = [
-        constraint.values[device]
-        for constraint in constraints
-        for request, device in chosen
-        if (request, 0) in constraint.subrequests
-    ]
-    if any(value is None for value in values):
-        return False
-    kinds = len(set(values))
-    agreed = all(
-        (kinds == len(values)) if constraint.distinct else (kinds <= 1) for constraint in constraints
-    )
-    return agreed and all(available.remaining[c] >= n for c, n in used.items())
-
-
-def first_of_all(
-    available: AvailableDevices, requests: list, constraints: list[SearchConstraint]
-) -> list[tuple[int, int]] | None:
-    """The first solution among all choices, in the order of the search."""
-    free = [sorted(suitable - available.allocated) for _, suitable in requests]
-    for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, requests, strict=True))):
-        chosen = [(request, device) for request, devices in enumerate(choice) for device in devices]
-        whole = [device for _, device in chosen if device not in available.capacity_counters]
-        different = len(set(whole)) == len(whole)
-        if different and allowed(available, chosen, constraints):
-            return chosen
-    return None
-
-
-@given(problems())
-def test_it_finds_the_first_of_all_solutions(problem):
-    available, requests, constraints = problem
-    options = [
-        SearchSubRequest(count, suitable.__contains__, capacity=partial(capacity, available, request))
-        for request, (count, suitable) in enumerate(requests)
-    ]
-    found = allocate(available, [SearchRequest([option]) for option in options], constraints)
-    expected = first_of_all(available, requests, constraints)
-    assert (None if found is None else [(one.request, one.device) for one in found]) == expected
-
-
 @given(problems(), st.data())
 def test_no_counter_is_ever_overdrawn(problem, data):
     available, requests, constraints = problem
@@ -133,16 +86,6 @@ def test_no_counter_is_ever_overdrawn(problem, data):
     assert len(set(whole)) == len(whole)
 
 
-def test_backtracking():
-    # The first request tries 0 first, which the second needs.
-    requests = [
-        SearchRequest([SearchSubRequest(1, lambda d: True)]),
-        SearchRequest([SearchSubRequest(1, lambda d: d == 0)]),
-    ]
-    picks = allocate(AvailableDevices([{}, {}], {}), requests)
-    assert [one.device for one in picks or ()] == [1, 0]
-
-
 def test_a_claim_has_at_most_32_devices():
     available = AvailableDevices([{} for _ in range(80)], {})
     half = SearchRequest([SearchSubRequest(MAX_DEVICES_PER_CLAIM // 2 + 1, lambda d: True)])
@@ -158,29 +101,6 @@ def test_an_endless_search_is_aborted():
     ]
     with pytest.raises(SearchAborted):
         allocate(available, requests)
-
-
-def test_devices_after_the_solution_are_not_evaluated():
-    def matches(device: int) -> bool:
-        if device == 1:
-            raise SearchAborted("evaluated")
-        return True
-
-    picks = allocate(AvailableDevices([{}, {}], {}), [SearchRequest([SearchSubRequest(1, matches)])])
-    assert [one.device for one in picks or ()] == [0]
-    with pytest.raises(SearchAborted):
-        allocate(AvailableDevices([{}, {}], {}, {0}), [SearchRequest([SearchSubRequest(1, matches)])])
-
-
-def test_only_the_last_distinct_value_of_a_request_is_remembered():
-    # As in Kubernetes' allocator, which keeps one value for each request.
-    constraint = SearchConstraint(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
-    picks = allocate(
-        AvailableDevices([{}, {}, {}], {}),
-        [SearchRequest([SearchSubRequest(3, lambda d: True)])],
-        [constraint],
-    )
-    assert [one.device for one in picks or ()] == [0, 1, 2]
 
 
 def test_admin_access_to_allocated_devices_but_not_twice():

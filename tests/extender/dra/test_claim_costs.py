@@ -9,23 +9,22 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from functools import cache as once
-from typing import Any
 
 import pytest
 
 from extender.dra.cel.program import Meter
 from extender.dra.cel.selector import compile_selector
 from extender.dra.device_cache import DeviceCache
-from extender.dra.forecast import UNFINISHED, AllocationSimulator, Forecast, SearchBudget
+from extender.dra.forecast import UNFINISHED, AllocationSimulator, SearchBudget
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.untrusted.limits import FORECAST_STEPS, MOST_STEPS
 from tests.examples import some
 from tests.extender.counting import calls
 from tests.extender.dra.cel.test_hostile_selectors import HOSTILE, SIXTY
 from tests.extender.dra.cel.test_selector import A
-from tests.extender.dra.claims import allocated, many, request, selectors
-from tests.extender.dra.nvidia import cluster, gpu, names, spec
-from tests.extender.dra.records import parse_claim, parse_class, parse_slice
+from tests.extender.dra.claims import many, request, selectors
+from tests.extender.dra.nvidia import cluster
+from tests.extender.dra.records import parse_claim, parse_class
 
 NODES = [(f"n{number}", {}) for number in range(100)]
 NORMAL = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')"
@@ -120,18 +119,6 @@ def test_nodes_that_are_not_reached_are_unknown():
     assert not found[-1].refused
 
 
-def test_the_next_pod_is_not_affected():
-    cache = cluster()
-    hostile = claiming_pod(cache, *CLAIMS["macros in macros"])
-    simulator = AllocationSimulator(cache)
-    assert not any(one.devices for one in simulator.forecasts(hostile, NODES))
-    alone = normal()
-    pod = claiming_pod(cache, many(request(**selectors(f"{NORMAL} && {A}.uuid != 'GPU-9'"))))
-    found: list[Forecast] = []
-    assert calls(lambda: found.extend(simulator.forecasts(pod, NODES))) <= 1.2 * alone
-    assert all(names(one) == ["gpu-0"] for one in found)
-
-
 def test_a_failed_search_is_not_repeated():
     cache = cluster()
     pod, simulator = claiming_pod(cache, *CLAIMS["macros in macros"]), AllocationSimulator(cache)
@@ -191,33 +178,3 @@ def test_memory_of_deleted_claims_and_classes_is_freed():
         assert empty() - before < 0.1 * (full - before)
     finally:
         tracemalloc.stop()
-
-
-def test_a_deleted_pool_leaves_nothing():
-    cache = cluster()
-    before = len(+cache.total_slots)
-    for number in range(50):
-        one = gpu(number)
-        one["attributes"]["productName"] = {"string": f"GPU {number}"}
-        cache.put(parse_slice("odd", spec(one, node=f"odd-{number}")))
-        cache.refresh(lambda name: {})
-    cache.remove("ResourceSlice", "odd")
-    cache.refresh(lambda name: {})
-    assert len(cache.total_slots) == before
-    assert not any(name.startswith("odd") for name in cache._pools_of)
-
-
-def test_the_cost_of_an_event_does_not_grow_with_the_cluster():
-    def of_events(nodes: int) -> tuple[int, int]:
-        cache = cluster(nodes)
-        held = parse_claim("ml", "held", {"devices": {}}, allocated({"device": "gpu-3"}))
-        free = parse_claim("ml", "free", {"devices": many(request())}, None)
-
-        def event(claim: Any) -> None:
-            cache.put(claim)
-            cache.refresh(lambda name: {})
-
-        gc.collect()  # a collection while calls are counted would add those of its callbacks
-        return calls(lambda: event(held)), calls(lambda: event(free))
-
-    assert of_events(100) == of_events(10)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.resource_slices import DeviceId
 from tests.extender.dra.nvidia import (
     NODE,
     counter_set,
@@ -22,10 +21,8 @@ from tests.extender.dra.nvidia import (
     names,
     spec,
 )
-from tests.extender.dra.records import parse_claim, parse_class, parse_slice
+from tests.extender.dra.records import parse_claim, parse_slice
 
-IS_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
-ON_B = {"nodeSelectorTerms": [IS_B]}
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
@@ -33,82 +30,6 @@ def partitioned(change=lambda devices, sets: None) -> DeviceCache:
     devices, sets = dynamic(), [counter_set()]
     change(devices, sets)
     return device_cache(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
-
-
-def free(cache: DeviceCache) -> set[str]:
-    node = cache.on_node(NODE, {})
-    available = filter(node.available.is_available, range(len(node.devices)))
-    return {node.device_id(index).device for index in available}
-
-
-def test_only_the_newest_generation_counts_once_it_is_complete():
-    cache = device_cache(spec(gpu(0), gpu(1)), spec(gpu(2), generation=2))
-    assert free(cache) == {"gpu-2"}
-    cache.put(parse_slice("s2", spec(gpu(3), generation=3, count=2)))
-    assert free(cache) == set()
-    cache.put(parse_slice("s3", spec(gpu(4), generation=3, count=2)))
-    assert free(cache) == {"gpu-3", "gpu-4"}
-    cache.remove("ResourceSlice", "s2")
-    assert free(cache) == set()
-    assert cache.problems == {}
-
-
-def test_a_slice_may_move_to_another_node():
-    cache = device_cache(spec(gpu(0)))
-    cache.put(parse_slice("s0", spec(gpu(0), node="node-b")))
-    assert free(cache) == set()
-    assert len(cache.on_node("node-b", {}).devices) == 1
-
-
-@pytest.mark.parametrize("after", [None, {"nodeName": "node-b"}, {"nodeSelector": ON_B}])
-def test_devices_of_all_nodes_are_gone_where_their_slices_do_not_reach_any_more(after):
-    of_all = spec(gpu(0), node="fabric") | {"nodeName": None}
-    cache = device_cache(of_all | {"allNodes": True}, spec(gpu(1)))
-    assert free(cache) == {"gpu-0", "gpu-1"}
-    if after is None:
-        cache.remove("ResourceSlice", "s0")
-    else:
-        cache.put(parse_slice("s0", of_all | after))
-    assert free(cache) == {"gpu-1"}
-
-
-def test_an_allocated_partition_blocks_overlapping_devices():
-    cache = partitioned()
-    hold(cache, "gpu-0-mig-3g20gb-9-4")
-    assert list(cache.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
-        "ml/has-node-a-gpu-0-mig-3g20gb-9-4"
-    ]
-    assert "gpu-0" not in free(cache)
-    assert {name for name in free(cache) if "1g5gb-19" in name} == {
-        f"gpu-0-mig-1g5gb-19-{n}" for n in range(4)
-    }
-
-
-def test_keep_removes_everything_else():
-    cache = partitioned()
-    hold(cache, "gpu-0")
-    cache.keep("ResourceClaim", frozenset())
-    assert "gpu-0" in free(cache)
-    cache.keep("ResourceSlice", frozenset({"s0"}))
-    assert free(cache) == set()
-    cache.keep("DeviceClass", frozenset())
-    assert cache.classes == {}
-
-
-def test_total_slots_follow_every_change():
-    cache, before = partitioned(), partitioned()
-    before.refresh(lambda name: {})
-    hold(cache, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
-    cache.refresh(lambda name: {})
-    assert cache.total_slots != before.total_slots
-    cache.keep("ResourceClaim", frozenset())
-    cache.refresh(lambda name: {})
-    assert +cache.total_slots == +before.total_slots
-    small = [(kind.product, n) for (kind, _), n in cache.total_slots.items() if kind.profile == "1g.5gb"]
-    assert small == [("NVIDIA A100-SXM4-40GB", 7)]
-    cache.keep("ResourceSlice", frozenset())
-    cache.refresh(lambda name: {})
-    assert not +cache.total_slots
 
 
 def twice(devices, sets):
@@ -178,20 +99,6 @@ def test_an_invalid_pool_is_a_problem_and_gives_no_devices(change):
     assert cache.problems == {}
 
 
-def test_an_unknown_field_affects_only_its_device():
-    cache = device_cache(spec(gpu(0), gpu(1, compatibility="x")))
-    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
-    hold(cache, "gpu-0")
-    assert "compatibility" in forecast_for(cache, ONE_GPU).problem
-
-
-def test_no_forecast_for_a_device_with_compatibility_groups():
-    """Of Kubernetes 1.37 (gate DRADeviceCompatibilityGroups): some devices exclude each other."""
-    odd = gpu(0)
-    odd["consumesCounters"] = [{"counterSet": "c", "counters": {}, "compatibilityGroups": ["mig"]}]
-    assert "compatibilityGroups" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
-
-
 @pytest.mark.parametrize("value", [{"ints": [1, 2]}, {"string": "x" * 70_000}, {"int": 10**5000}])
 def test_of_claims_that_name_an_unreadable_attribute_nothing_is_known_and_others_fit(value):
     odd = gpu(0)
@@ -204,14 +111,6 @@ def test_of_claims_that_name_an_unreadable_attribute_nothing_is_known_and_others
     constrained = class_and % ("", ", constraints: [{matchAttribute: gpu.nvidia.com/partitions}]")
     for claim in (selected, constrained):
         assert "partitions" in forecast_for(cache, claim).problem
-
-
-def test_bad_classes_and_claims_are_problems():
-    cache = device_cache(spec(gpu(0)))
-    cache.put(parse_class("gpu.nvidia.com", {"selectors": "all"}))
-    cache.put(parse_claim("ml", "c", {"devices": {}}, {"allocation": []}))
-    assert cache.problems.keys() == {"DeviceClass gpu.nvidia.com", "ResourceClaim ml/c"}
-    assert not forecast_for(cache, ONE_GPU).devices
 
 
 values = st.recursive(
@@ -309,14 +208,6 @@ def test_deleted_pools_leave_nothing():
     cache.refresh(lambda name: {})
     assert not cache._pools
     assert not cache._nodes
-
-
-def test_a_pool_that_two_nodes_name_counts_once():
-    cache = device_cache(spec(gpu(0), node="a"))
-    stale = spec(gpu(0), node="a", generation=0)
-    cache.put(parse_slice("s2", {**stale, "nodeName": "b"}))
-    cache.refresh(lambda name: {})
-    assert max(cache.total_slots.values()) <= 1
 
 
 def test_static_mig_instances_are_fractions_of_gpus():

@@ -48,16 +48,6 @@ def test_a_sidecar_keeps_its_devices():
     assert made(after) == {"container-1-request-1": 1, "container-2-request-1": 1}
 
 
-def test_requests_are_sorted_by_name():
-    assert list(made(PodSpec((container(1, 1), container(0, 1))))) == [
-        "container-0-request-1",
-        "container-0-request-2",
-        "container-1-request-1",
-    ]
-    many = list(made(PodSpec(tuple(container(1) for _ in range(11)))))
-    assert many[1:3] == ["container-1-request-1", "container-10-request-1"]
-
-
 def test_resources_by_the_name_of_a_class():
     spec = PodSpec(
         (Container("c", (("cpu", "1"), ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "1"))),)

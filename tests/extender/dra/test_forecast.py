@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.forecast import POOL_INCOMPLETE, AllocationSimulator, Forecast
+from extender.dra.forecast import POOL_INCOMPLETE, AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import counter_set, device_cache, dynamic, forecast_for, gpu, hold, names, spec
-from tests.extender.dra.records import parse_claim, parse_class, parse_slice
+from tests.extender.dra.records import parse_claim, parse_slice
 
 HERE = [("node-a", {})]
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
@@ -24,32 +24,6 @@ def partitioned(minors: int = 1):
     gpus = [device for minor in range(minors) for device in dynamic(minor)]
     sets = [counter_set(minor) for minor in range(minors)]
     return device_cache(spec(*gpus, count=2), spec(count=2, sharedCounters=sets))
-
-
-def test_a_whole_gpu_is_the_first_that_is_free():
-    cache = device_cache(spec(gpu(2), gpu(0), gpu(1)))
-    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-2"]
-    hold(cache, "gpu-2")
-    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
-    hold(cache, "gpu-0", "gpu-1")
-    assert forecast_for(cache, ONE_GPU).problem == "the node has no devices that fit"
-
-
-def test_slices_go_by_name_and_pools_by_driver():
-    cache = device_cache(spec(gpu(5), count=2), spec(gpu(1), count=2))
-    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-5"]
-
-
-def test_mig_devices_avoid_each_other():
-    cache = partitioned()
-    assert names(forecast_for(cache, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-0"]
-    hold(cache, "gpu-0-mig-1g5gb-19-2")
-    assert names(forecast_for(cache, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-4"]
-    assert names(forecast_for(cache, mig("1g.5gb", count=3))) == [
-        f"gpu-0-mig-1g5gb-19-{n}" for n in (0, 1, 3)
-    ]
-    assert forecast_for(cache, ONE_GPU).problem
-    assert forecast_for(cache, mig("7g.40gb")).problem
 
 
 def test_the_documented_claim_for_partitions_of_one_gpu():
@@ -141,20 +115,6 @@ def test_taints(tolerations, first):
     assert names(forecast_for(cache, {"requests": [{"name": "r", "exactly": wish}]})) == [first]
 
 
-def test_a_device_has_the_requested_capacity():
-    cache = device_cache(spec(gpu(0, capacity={"memory": {"value": "24Gi"}}), gpu(1)))
-    wish = {"deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": "30Gi"}}}
-    assert names(forecast_for(cache, {"requests": [{"name": "r", "exactly": wish}]})) == ["gpu-1"]
-
-
-def test_a_device_with_admin_access_only_is_free():
-    cache = device_cache(spec(gpu(0)))
-    result = {"driver": "gpu.nvidia.com", "pool": "node-a", "device": "gpu-0", "adminAccess": True}
-    status = {"allocation": {"devices": {"results": [result]}}}
-    cache.put(parse_claim("ml", "monitor", {"devices": {}}, status))
-    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
-
-
 def test_devices_of_all_nodes_and_of_some():
     everywhere = spec(gpu(0)) | {"nodeName": None, "allNodes": True}
     assert names(forecast_for(device_cache(everywhere), ONE_GPU, "node-b")) == ["gpu-0"]
@@ -195,76 +155,6 @@ def test_admin_access_gets_allocated_devices_and_costs_nothing():
     assert names(admin) == ["gpu-0", "gpu-1"]
     assert admin.cost == 0
     assert names(forecast_for(cache, gpu_claim(adminAccess=False))) == ["gpu-1"]
-
-
-def test_claims_that_have_devices_or_are_not_created_yet():
-    cache = device_cache(spec(gpu(0)))
-    hold(cache, "gpu-0")
-    simulator = AllocationSimulator(cache)
-    has = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "has-node-a-gpu-0"),)))
-    assert simulator.forecasts(has, HERE) == [Forecast()]
-    waits = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)))
-    assert "not created yet" in simulator.forecasts(waits, HERE)[0].problem
-    unknown = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)), claims=(("c", "p-c-x"),))
-    missing = simulator.forecasts(unknown, HERE)[0]
-    assert (missing.problem, missing.refused) == ("claim 'p-c-x' does not exist", True)
-
-
-def test_forecasts_follow_every_change():
-    cache = device_cache(spec(gpu(0), gpu(1)))
-    cache.put(parse_claim("ml", "wanted", {"devices": gpu_claim()}, None))
-    pod, simulator = (
-        Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))),
-        AllocationSimulator(cache),
-    )
-
-    def now() -> list[str]:
-        cache.refresh(lambda name: {})
-        return names(simulator.forecasts(pod, HERE)[0])
-
-    assert now() == ["gpu-0"]
-    hold(cache, "gpu-0")
-    assert now() == ["gpu-1"]
-    cache.remove("ResourceClaim", "ml/has-node-a-gpu-0")
-    assert now() == ["gpu-0"]
-    cache.put(parse_class("gpu.nvidia.com", {"selectors": [{"cel": {"expression": "false"}}]}))
-    assert now() == []
-    cache.remove("DeviceClass", "gpu.nvidia.com")
-    assert "'gpu.nvidia.com' does not exist" in simulator.forecasts(pod, HERE)[0].problem
-
-
-def test_a_gpu_that_is_already_partitioned_costs_less_than_a_whole_one():
-    sets = {"sharedCounters": [counter_set()]}
-    cache = device_cache(
-        *(spec(*dynamic(), count=2, node="used"), spec(count=2, node="used", **sets)),
-        *(spec(*dynamic(), count=2, node="whole"), spec(count=2, node="whole", **sets)),
-    )
-    hold(cache, "gpu-0-mig-1g5gb-19-0", node="used")
-    small = mig("1g.5gb")
-    assert forecast_for(cache, small, "used").cost < forecast_for(cache, small, "whole").cost
-    assert names(forecast_for(cache, small, "used")) == ["gpu-0-mig-1g5gb-19-1"]
-
-
-def test_a_used_node_costs_less_than_an_empty_one():
-    cache = device_cache(spec(*map(gpu, range(8)), node="whole"), spec(*map(gpu, range(8)), node="used"))
-    hold(cache, "gpu-3", node="used")
-    assert forecast_for(cache, ONE_GPU, "used").cost < forecast_for(cache, ONE_GPU, "whole").cost
-
-
-def test_a_forecast_beyond_the_budget_is_completed_by_the_next_ones():
-    nodes = [f"n{number}" for number in range(4)]
-    cache = device_cache(*(spec(*map(gpu, range(3)), node=node) for node in nodes))
-    cache.put(parse_claim("ml", "wanted", {"devices": gpu_claim(count=3)}, None))
-    pod, simulator = (
-        Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))),
-        AllocationSimulator(cache),
-    )
-    forecast_for(device_cache(spec(gpu(0))), gpu_claim())  # the selectors are compiled
-    simulator.at_once = 100  # for about two nodes
-    asked = [[bool(one.devices) for one in simulator.forecasts(pod, [(n, {}) for n in nodes])] for _ in "abc"]
-    assert asked[0][0]
-    assert not asked[0][-1]
-    assert asked[-1] == [True] * 4
 
 
 def test_a_pod_with_more_devices_than_can_be_searched():

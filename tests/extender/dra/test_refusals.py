@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.device_cache import DeviceCache
-from extender.dra.forecast import AllocationSimulator
-from extender.k8s.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.claims import gpu_claim
-from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, hold, names, spec
-from tests.extender.dra.records import parse_slice
-from tests.extender.dra.test_forecast import HERE, ONE_GPU
+from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, names, spec
 
 
 def several(*options: dict) -> dict:
@@ -60,19 +55,6 @@ def test_an_alternative_for_fewer_devices_is_no_refusal():
     ]
 
 
-def test_an_incomplete_pool_is_no_refusal():
-    cache = device_cache(spec(gpu(0), count=2))
-    assert (forecast_for(cache, ONE_GPU).devices, forecast_for(cache, ONE_GPU).refused) == ((), False)
-    cache.put(parse_slice("s1", spec(gpu(1), count=2)))
-    hold(cache, "gpu-0", "gpu-1")
-    assert forecast_for(cache, ONE_GPU).refused
-
-
-def test_an_unsupported_device_is_no_refusal():
-    cache = device_cache(spec(gpu(0, newField=1)))
-    assert (forecast_for(cache, ONE_GPU).devices, forecast_for(cache, ONE_GPU).refused) == ((), False)
-
-
 def test_a_search_that_takes_too_long_is_no_refusal():
     cache = device_cache(*(spec(*map(gpu, range(100 * n, 100 * n + 100)), count=3) for n in range(3)))
     apart = {"constraints": [{"distinctAttribute": "gpu.nvidia.com/type"}]}
@@ -83,11 +65,3 @@ def test_a_search_that_takes_too_long_is_no_refusal():
     found = forecast_for(cache, {"requests": wishes} | late)
     assert found.problem in ("the search for devices takes too long", "there is too much to search at once")
     assert not found.refused
-
-
-def test_a_missing_claim_is_unknown_where_nothing_is_known_of_devices():
-    pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
-    (found,) = AllocationSimulator(DeviceCache()).forecasts(pod, HERE)
-    assert (found.problem, found.refused) == ("claim 'wanted' is not known", False)
-    (found,) = AllocationSimulator(device_cache(spec(gpu(0)))).forecasts(pod, HERE)
-    assert (found.problem, found.refused) == ("claim 'wanted' does not exist", True)

@@ -43,15 +43,6 @@ def test_a_device_is_shared_until_it_is_full():
     assert names(forecast_for(cache, part("1"))) == ["gpu-1"]
 
 
-def test_two_requests_may_share_a_device_but_a_request_for_two_gets_two():
-    cache = device_cache(spec(cores(0), cores(1)))
-    twice = {"requests": [one | {"name": f"r{n}"} for n in range(2) for one in part("60")["requests"]]}
-    assert names(forecast_for(cache, twice)) == ["gpu-0", "gpu-1"]
-    twice = {"requests": [one | {"name": f"r{n}"} for n in range(2) for one in part("50")["requests"]]}
-    assert names(forecast_for(cache, twice)) == ["gpu-0", "gpu-0"]
-    assert names(forecast_for(cache, part("50", count=2))) == ["gpu-0", "gpu-1"]
-
-
 @pytest.mark.parametrize(
     ("policy", "asked", "fits"),
     [
@@ -75,17 +66,6 @@ def test_requests_are_rounded_up_by_the_policy(policy, asked, fits):
 
     assert fits == 0 or names(forecast_for(cache, wanted(fits))) == ["gpu-0"] * fits
     assert forecast_for(cache, wanted(fits + 1)).problem == "the node has no devices that fit"
-
-
-def test_only_the_first_allocation_of_a_device_consumes_counters():
-    consumed = [{"counterSet": "s", "counters": {"slices": {"value": "4"}}}]
-    devices = [one | {"consumesCounters": consumed} for one in (cores(0), cores(1))]
-    sets = {"sharedCounters": [{"name": "s", "counters": {"slices": {"value": "7"}}}]}
-    cache = device_cache(spec(*devices, count=2), spec(count=2, **sets))
-    assert names(forecast_for(cache, part("50"))) == ["gpu-0"]
-    hold_part(cache, "gpu-0", "one", "50")
-    assert names(forecast_for(cache, part("50"))) == ["gpu-0"]
-    assert forecast_for(cache, part("60")).problem == "the node has no devices that fit"
 
 
 def test_a_device_that_is_already_shared_costs_less_than_an_unused_one():

@@ -10,9 +10,9 @@ import pytest
 
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import NodeInventory, inventory_of
-from extender.k8s.objects import MigLayouts, Node, Upserted
+from extender.k8s.objects import Node, Upserted
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
-from packing.model.gpu_catalog import parse_product, parse_profile
+from packing.model.gpu_catalog import parse_product
 from packing.model.nvlink import parse_islands
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state, why
@@ -129,22 +129,6 @@ def test_a_node_without_a_required_annotation_is_unreadable(name: str):
         assert ("n" in state.problems) == (reason is not Reason.FITS)
 
 
-def test_other_problems_of_a_node_are_reported():
-    state = make_state(replace(make_node("n"), problem="400 annotations: 64 are read"))
-    assert state.problems == {"n": "400 annotations: 64 are read"}
-    assert why(state, make_pod("one"), "n") is Reason.FITS
-
-
-@pytest.mark.parametrize(
-    "name", ["9" * 5000 + "g.1gb", "1g." + "9" * 5000 + "gb", "1g.1gb" + "x" * 5000, "١g.5gb"]
-)
-def test_a_profile_with_thousands_of_digits_is_invalid(name: str):
-    assert parse_profile(name) is None
-    with pytest.raises(InventoryError) as refused:
-        inventory_of(Node("n", allocatable={f"nvidia.com/mig-{name}": "1"}))
-    assert len(str(refused.value)) < 150
-
-
 def test_a_product_is_parsed_in_one_pass():
     """A label with thousands of beginnings of MIG profiles took quadratic time."""
     assert len(parse_product("-MIG-1g.1gb" * 20_000 + "!").base) <= NAME
@@ -155,13 +139,6 @@ def test_islands_name_no_more_gpus_than_a_node_has(value: str):
     with pytest.raises(ValueError, match="islands") as refused:
         parse_islands(value)
     assert len(str(refused.value)) < 700
-
-
-def test_a_layout_with_bounds_is_still_read():
-    node = Node("n", labels={"nvidia.com/mig.config": "x" * 5000, "nvidia.com/mig.config.state": "success"})
-    node = replace(node, allocatable={"nvidia.com/mig-1g.10gb": "7"})
-    found = inventory_of(node, None, MigLayouts("ns/name", layouts={"all": ()}))
-    bounded(found)
 
 
 def test_a_problem_that_persists_is_logged_once(caplog: pytest.LogCaptureFixture):

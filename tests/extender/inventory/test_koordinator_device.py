@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 import yaml
@@ -14,10 +13,8 @@ from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s.device_objects import KoordinatorDeviceManifest
 from extender.k8s.node_manifest import NodeManifest
-from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.source.list_watch import ListWatch
-from extender.source.watched_kinds import WATCHED_KINDS
 from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
@@ -101,16 +98,6 @@ def test_each_gpu_has_its_index_uuid_and_health() -> None:
     assert inventory_of(node()).sources.devices == "koordinator.sh/gpu-core"
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_pod_is_on_the_gpu_of_its_minor_number_in_any_order_of_events(order: tuple[int, ...]) -> None:
-    """Without the Device, the node has two GPUs by its sums, so it would have no GPU with the number 2."""
-    objects = (node(), device(), pod("runs", 50, minor=2))
-    state = make_state()
-    state.apply([Upserted(objects[index]) for index in order])
-    assert compute(state) == [1000, 1000, 500]
-    assert not state.problems
-
-
 def test_an_unhealthy_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
     state = make_state(node(), pod("on-unhealthy", 30, minor=1), pod("first", 100, 0), pod("last", 60, 2))
     state.apply([Upserted(device())])
@@ -124,30 +111,6 @@ def test_an_unhealthy_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
     assert why(state, pod("larger", 50), "node-1") is Reason.FITS
 
 
-def test_without_the_device_the_sums_count_again() -> None:
-    state = make_state(node())
-    for gone in (Deleted("Device", "node-1"), Listed("Device", frozenset())):
-        state.apply([Upserted(device())])
-        assert len(gpus(state)) == 3
-        state.apply([gone])
-        assert len(gpus(state)) == 2
-    state.apply([Upserted(device()), Deleted("Node", "node-1"), Upserted(node())])
-    assert len(gpus(state)) == 3
-
-
-def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_its_gpus() -> None:
-    """Koordinator's pods may still hold parts of the GPUs that only NVIDIA's plugin advertises."""
-    plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
-    found = inventory_of(plain, device()).spec
-    assert (found.sharing_resource, found.gpus) == (
-        "koordinator.sh/gpu",
-        inventory_of(node(), device()).spec.gpus,
-    )
-    assert found.blocked is Reason.UNREADABLE
-    bare = replace(plain, allocatable={"cpu": "64", "memory": "512Gi"})
-    assert inventory_of(bare, device()).spec == inventory_of(bare).spec
-
-
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
 def test_impossible_minor_numbers_close_the_node(minors: tuple[int, ...]) -> None:
     impossible = KoordinatorDevice(
@@ -155,20 +118,3 @@ def test_impossible_minor_numbers_close_the_node(minors: tuple[int, ...]) -> Non
     )
     with pytest.raises(InventoryError, match="minor numbers"):
         inventory_of(node(), impossible)
-
-
-def test_a_gap_in_the_minor_numbers_takes_no_pods() -> None:
-    one = device()
-    shape = inventory_of(node(), replace(one, gpus=one.gpus[2:])).spec
-    assert [gpu.divisible for gpu in shape.gpus] == [False, False, True]
-
-
-def test_the_device_is_listed_and_watched() -> None:
-    page = {"metadata": {"resourceVersion": "7"}, "items": [yaml.safe_load(DEVICE)]}
-    protocol = ListWatch(WATCHED_KINDS["Device"])
-    assert protocol.next_request().path == "/apis/scheduling.koordinator.sh/v1alpha1/devices"
-    upserted, listed = protocol.page(json.dumps(page).encode())
-    assert upserted == Upserted(device())
-    assert listed == Listed("Device", frozenset({"node-1"}))
-    change = {"type": "DELETED", "object": yaml.safe_load(DEVICE)}
-    assert protocol.chunk(json.dumps(change).encode() + b"\n") == [Deleted("Device", "node-1")]

@@ -128,36 +128,6 @@ def test_a_layout_says_which_gpu_has_which_instances(
     assert inventory_of(node, None, layouts()).problem == ""
 
 
-def test_a_layout_under_the_single_strategy() -> None:
-    """Without the layout, the eight instances would be on four GPUs, with two on each."""
-    product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "nvidia.com/gpu.count": "8"}
-    half = (
-        'version: v1\nmig-configs: {half: [{devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 1}}]}'
-    )
-    node = mig_node("half", {"nvidia.com/gpu": 8}, **product)
-    assert len(inventory_of(node).spec.gpus) == 4
-    assert devices_by_gpu(inventory_of(node, None, layouts(half)).spec) == [{"gpu": 1}] * 8
-
-
-def test_replicas_of_instances_are_on_the_gpu_of_the_instance() -> None:
-    labels = {"nvidia.com/mig-3g.40gb.replicas": "3", "nvidia.com/mig-3g.40gb.product": "H100-SHARED"}
-    node = mig_node("all-3g.40gb", {"nvidia.com/mig-3g.40gb": 12}, **labels)
-    assert devices_by_gpu(inventory_of(node, None, layouts()).spec) == [{"mig-3g.40gb": 6}] * 2
-
-
-def test_a_later_entry_counts_and_a_gpu_in_no_entry_is_whole() -> None:
-    config = """
-    mig-configs:
-      mostly:
-      - {devices: [0, 1, 2], mig-enabled: true, mig-devices: {"7g.80gb": 1}}
-      - {devices: [1], mig-enabled: false}
-    """
-    node = mig_node("mostly", {"nvidia.com/mig-7g.80gb": 2, "nvidia.com/gpu": 2})
-    node = replace(node, labels=node.labels | COUNT_4)
-    found = inventory_of(node, None, layouts(config)).spec
-    assert devices_by_gpu(found) == [{"mig-7g.80gb": 1}, {"gpu": 1}, {"mig-7g.80gb": 1}, {"gpu": 1}]
-
-
 NO_MATCH = "does not match MIG layout"
 COUNT_4, COUNT_8 = {"nvidia.com/gpu.count": "4"}, {"nvidia.com/gpu.count": "8"}
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from extender.inventory.mig_layouts import can_change, named_layouts, shows, today, with_layout
+from extender.inventory.mig_layouts import can_change, named_layouts
 from extender.inventory.node_inventory import inventory_of
 from extender.inventory.node_state import MIG_CHANGE, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import MigGroup, MigLayouts, Node
@@ -21,36 +20,12 @@ LABELS = {
     "nvidia.com/mig.config.state": "success",
     "nvidia.com/mig.strategy": "mixed",
 }
-SINGLE = LABELS | {
-    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
-    "nvidia.com/gpu.count": "56",
-    "nvidia.com/mig.config": "all-1g.10gb",
-    "nvidia.com/mig.strategy": "single",
-}
 
 
 def of(labels: dict[str, str] | None = None, **devices: Any) -> tuple[Node, NodeSpec]:
     allocatable = {"cpu": "64", "memory": "512Gi", **(devices.get("devices") or {GPU: "8"})}
     node = Node("n", labels=labels or LABELS, allocatable=allocatable)
     return node, inventory_of(node).spec
-
-
-def test_the_layouts_that_every_manager_has() -> None:
-    found = {layout.name: dict(layout.devices) for layout in named_layouts(*of(), None)}
-    assert found["all-disabled"] == {GPU: 8}
-    assert found["all-1g.10gb"] == {SMALL: 56}
-    assert found["all-3g.40gb"] == {LARGE: 16}
-    assert found["all-7g.80gb"] == {"nvidia.com/mig-7g.80gb": 8}
-
-
-def test_with_the_strategy_single_instances_are_gpus() -> None:
-    node, spec = of(SINGLE, devices={GPU: "56"})
-    found = {layout.name: layout for layout in named_layouts(node, spec, None)}
-    assert found["all-1g.10gb"] == today(node, spec) == NodeLayout("all-1g.10gb", {GPU: 56}, "1g.10gb")
-    back = with_layout(node, found["all-disabled"])
-    assert today(back, inventory_of(back).spec) == NodeLayout("all-disabled", {GPU: 8})
-    assert shows(node, found["all-1g.10gb"])
-    assert not shows(node, NodeLayout("all-disabled", {GPU: 56}))
 
 
 def group(instances: dict[str, int] | None, indices: tuple[int, ...] | None = None, *models: str) -> MigGroup:
@@ -89,16 +64,6 @@ def test_the_layouts_of_a_configmap() -> None:
 )
 def test_which_nodes_can_change(labels: dict[str, str], devices: dict[str, str], may: bool) -> None:
     assert can_change(*of(LABELS | labels, devices=devices)) == may
-
-
-def test_a_node_shows_a_layout_once_all_is_there() -> None:
-    layout = NodeLayout("all-disabled", {GPU: 8})
-    node, _ = of(devices={GPU: "8", SMALL: "0"})
-    assert shows(node, layout)
-    assert shows(replace(node, allocatable={GPU: "7"}, capacity={GPU: "8"}), layout)  # one is unhealthy
-    assert shows(replace(node, allocatable={GPU: "8", SMALL: "0"}, capacity={SMALL: "56"}), layout)
-    assert not shows(replace(node, allocatable={GPU: "8", SMALL: "56"}), layout)  # kubelet lists both yet
-    assert not shows(replace(node, labels=LABELS | {"nvidia.com/mig.config.state": "pending"}), layout)
 
 
 def test_a_change_closes_its_node_for_so_long_and_not_for_ever() -> None:

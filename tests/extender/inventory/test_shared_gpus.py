@@ -8,9 +8,8 @@ import pytest
 
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.objects import Container, Node, PodSpec
+from extender.k8s.objects import Node
 from packing.model.reasons import Reason
-from tests.extender.builders import make_pod, make_state, why
 from tests.extender.inventory.test_node_inventory import node
 
 
@@ -80,12 +79,6 @@ def test_an_impossible_register_is_an_error(annotations, allocatable):
 def test_a_node_shared_by_stowage_must_label_its_gpus(labels):
     with pytest.raises(InventoryError, match=r"stowage\.dev/gpu-sharing"):
         inventory_of(node(labels))
-
-
-def test_memory_that_is_not_known_closes_a_node_that_stowage_shares():
-    found = inventory_of(node({"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.count": "4"}))
-    assert (len(found.spec.gpus), found.spec.blocked) == (4, Reason.UNREADABLE)
-    assert "set the label nvidia.com/gpu.memory" in found.problem
 
 
 REGISTERS = {
@@ -159,22 +152,6 @@ def test_a_hami_register_that_may_be_a_leftover_closes_the_node(healthy, count, 
         assert f"remove annotation {HAMI}" in found.problem
 
 
-def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_an_unhealthy_gpu():
-    annotations = {HAMI: hami_gpus(True, False, count=2)}
-    resources = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "2"}
-    share = make_pod(
-        "share",
-        spec=PodSpec((Container("main", (("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "30000"))),)),
-        node_name="n",
-        annotations={"hami.io/vgpu-node": "n", "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,30000,0:;"},
-    )
-    for handshake in ("Reported 2026-01-01 00:00:00", GONE):
-        told = annotations | {"hami.io/node-handshake": handshake}
-        state = make_state(Node("n", annotations=told, allocatable=resources), share)
-        assert why(state, make_pod("whole"), "n") is not Reason.FITS
-        assert state.fleet.arrays.memory[0, 0] == 40960 - 30000
-
-
 @pytest.mark.parametrize(
     ("gpus", "blocked"), [("", Reason.UNREADABLE), ("1", Reason.UNREADABLE), ("3", Reason.FITS)]
 )
@@ -198,22 +175,3 @@ def test_a_node_shared_by_stowage_with_fewer_gpus_than_labeled_has_an_unhealthy_
     assert (len(found.gpus), found.blocked) == (4, Reason.UNHEALTHY_GPU)
     assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.blocked is Reason.FITS
     assert inventory_of(node(labels)).spec.blocked is Reason.FITS  # without NVIDIA's plugin
-
-
-def test_gpus_of_several_models_have_no_model_name():
-    register = (
-        '[{"id":"a","count":10,"devmem":40536,"devcore":100,"type":"NVIDIA A100-PCIE-40GB","health":true},'
-        '{"id":"b","index":1,"count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4","health":true}]'
-    )
-    found = inventory_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"})).spec
-    assert (found.model, found.product) == (None, "")
-    assert [gpu.memory_mib for gpu in found.gpus] == [40536, 15360]
-
-
-def test_gpus_are_sorted_by_index():
-    register = (
-        '[{"id":"b","index":1,"count":10,"devmem":2,"devcore":100,"health":true},'
-        '{"id":"a","count":10,"devmem":1,"devcore":100,"health":true}]'
-    )
-    found = inventory_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"})).spec
-    assert [gpu.uuid for gpu in found.gpus] == ["a", "b"]

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s import gpu_health
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Node, Upserted
-from extender.protocol.codec import FilterArgs
-from extender.protocol.node_names import NodeNames
-from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from tests.extender.builders import H100, make_node, make_pod, make_settings, make_state, why
+from tests.extender.builders import H100, make_pod, make_state, why
 from tests.extender.inventory.test_node_inventory import LABEL_SETS
 
 READY = {"type": "Ready", "status": "True"}
@@ -180,38 +174,9 @@ def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_their_gpus(
     assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
 
 
-def test_a_pod_without_a_gpu_goes_to_a_node_with_unhealthy_gpus():
-    state = make_state(read([{"type": "GPUXIDErrors", "status": "True"}]))
-    names = NodeNames.of(["n"])
-    result, _ = filter_nodes(state, FilterArgs(make_pod("cpu", 0), names), make_settings())
-    assert list(result.names) == ["n"]
-
-
-def test_if_the_register_lists_the_unhealthy_gpu_the_others_stay_open():
-    sign = (("GPUXIDErrors", "True"),)
-    for healthy, expected in ((False, Reason.FITS), (True, Reason.UNHEALTHY_GPU)):
-        one = {"id": "a", "count": 10, "devmem": 1000, "devcore": 100, "health": True}
-        register = json.dumps([one, one | {"id": "b", "health": healthy}])
-        annotations = {"hami.io/node-nvidia-register": register}
-        node = Node("n", annotations=annotations, allocatable={"nvidia.com/gpu": "20"}, conditions=sign)
-        assert inventory_of(node).spec.blocked is expected
-
-
 def test_a_label_overrides_the_signs():
     unhealthy = read([{"type": "GPUMissing", "status": "True"}], labels={gpu_health.IGNORE_LABEL: "true"})
     assert inventory_of(unhealthy).spec.blocked is Reason.FITS
-
-
-def test_a_heartbeat_does_not_read_the_node_again():
-    conditions = [{"type": "GPUMissing", "status": "False"}, {"type": "MemoryPressure", "status": "False"}]
-    state: State = make_state(read(conditions))
-    changes = state.fleet.changes
-    for minute in range(10):
-        state.apply([Upserted(read(conditions, heartbeat=f"2026-01-01T00:{minute:02}:00Z"))])
-    state.apply([Upserted(read([conditions[0], conditions[1] | {"status": "True"}]))])
-    assert state.fleet.changes == changes
-    state.apply([Upserted(read([conditions[0] | {"status": "True"}]))])
-    assert state.fleet.changes > changes
 
 
 def test_a_bounded_number_of_gpu_conditions_is_kept():
@@ -222,11 +187,6 @@ def test_a_bounded_number_of_gpu_conditions_is_kept():
     assert {kind[:8] for kind, _ in node.conditions} == {"GpuError"}
     long = read([{"type": "GpuError" + "x" * 100_000, "status": "y" * 100_000}])
     assert long.conditions == ()
-
-
-def test_the_text_of_a_sign_is_short():
-    unhealthy = replace(make_node("n"), conditions=(("GpuError" + "x" * 300, "True"),))
-    assert len(inventory_of(unhealthy).problem) < 200
 
 
 def test_many_signs_take_little_memory():

@@ -198,14 +198,3 @@ def test_a_ray_cluster_starts_with_its_head_and_the_minimum_of_workers(
     what: str, groups: list[Spec], together: int
 ) -> None:
     assert record("RayCluster", {"workerGroupSpecs": groups}, {}).together == together, (what, RAY)
-
-
-def test_roles_without_pods_have_no_template() -> None:
-    job = record("PyTorchJob", kubeflow("pytorchReplicaSpecs", {"Master": 1, "Worker": 0}), {})
-    assert [template.copies for template in job.templates if template.copies] == [1]
-
-
-def test_a_later_stage_runs_beside_the_jobs_that_nothing_ended() -> None:
-    jobs = [job("data"), job("a", 2), job("b", 3, depends="a Complete"), job("c", 4, depends="b Complete")]
-    stages = record("JobSet", {"replicatedJobs": jobs}, {}).stages
-    assert {role: stage.pods for role, stage in stages.items()} == {"data": 3, "a": 3, "b": 4, "c": 5}

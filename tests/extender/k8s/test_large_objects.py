@@ -61,10 +61,3 @@ def test_a_large_pod_that_is_not_fully_readable_keeps_its_node_and_counts() -> N
     assert isinstance(record, Pod)
     assert (record.node_name, "ownerReferences" in record.problem) == ("n", True)
     assert calls < MOST_CALLS
-
-
-def test_a_node_with_a_list_of_nothing_in_it_is_shown() -> None:
-    status = {"conditions": [None] * 160_000}
-    record, calls = read("Node", {"metadata": METADATA, "status": status})
-    assert (record.name, bool(record.problem)) == ("x", True)
-    assert calls < MOST_CALLS

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.k8s.affinity import Taint
-from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
 from tests.extender.k8s.test_object_limits import node_of, pod_of
 
@@ -53,28 +52,6 @@ POD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        (
-            {
-                "status": "True",
-                "reason": "PreemptionByScheduler",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            },
-            ("PreemptionByScheduler", 1767225600.0),
-        ),
-        ({"status": "True"}, ("unknown", 0.0)),
-        ({"status": "True", "reason": "x" * 1000, "lastTransitionTime": "soon"}, ("x" * 317, 0.0)),
-        ({"status": "False", "reason": "PreemptionByScheduler"}, ("", 0.0)),
-    ],
-)
-def test_a_disruption(condition: dict[str, str], expected: tuple[str, float]) -> None:
-    conditions = [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", **condition}]
-    pod = pod_of({"metadata": {"name": "a"}, "status": {"conditions": conditions}})
-    assert (pod.disruption, pod.disrupted) == expected
-
-
 def test_a_pod() -> None:
     pod = pod_of(POD)
     assert pod == Pod(
@@ -114,16 +91,6 @@ def test_a_pod() -> None:
     assert not pod.terminated
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"), [("False", "Unschedulable"), ("True", ""), ("Unknown", ""), (None, "")]
-)
-def test_why_a_pod_is_not_scheduled(status: str | None, expected: str) -> None:
-    other = {"type": "DisruptionTarget", "status": "False", "reason": "Other"}
-    scheduled = {"type": "PodScheduled", "status": status, "reason": "Unschedulable"}
-    manifest = POD | {"status": {"conditions": [other, scheduled]}}
-    assert (pod_of(manifest).unscheduled, pod_of(manifest).disruption) == (expected, "")
-
-
 def test_a_node() -> None:
     node = node_of(
         {
@@ -155,58 +122,9 @@ def test_a_node() -> None:
     assert node.key == "n1"
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_terminated_pod(phase: str) -> None:
-    assert pod_of({"status": {"phase": phase}}).terminated
-
-
-def test_empty_manifests() -> None:
-    assert pod_of({}) == Pod(namespace="default", name="", grace=30.0)
-    assert node_of({}) == Node(name="")
-
-
-def test_quantities_may_be_numbers_and_nulls_are_left_out() -> None:
-    pod = pod_of({"spec": {"containers": [container(requests={"cpu": 2, "memory": 1.5, "x/y": None})]}})
-    assert pod.spec.containers[0].requests == (("cpu", "2"), ("memory", "1.5"))
-
-
-@pytest.mark.parametrize(
-    ("annotation", "kept"),
-    [
-        ("stowage.dev/gpu-memory", True),
-        ("gpu-fraction", True),
-        ("ALIYUN_COM_GPU_MEM_IDX", True),
-        ("gang.scheduling.koordinator.sh/name", True),
-        ("scheduling.k8s.io/group-name", True),
-        ("nvidia.com/use-gputype", True),
-        ("kubectl.kubernetes.io/last-applied-configuration", False),
-        ("notnvidia.com/x", False),
-        ("prometheus.io/scrape", False),
-        ("sidecar", False),
-    ],
-)
-def test_relevant_annotations(annotation: str, kept: bool) -> None:
-    assert pod_of({"metadata": {"annotations": {annotation: "v"}}}).annotations == (
-        {annotation: "v"} if kept else {}
-    )
-
-
-def test_pods_of_one_template_share_their_spec() -> None:
-    spec = {"containers": [container(limits={"nvidia.com/gpu": "1"})]}
-    one, other = (pod_of({"metadata": {"name": name}, "spec": spec}) for name in ("a", "b"))
-    assert one.spec is other.spec
-    assert one.annotations is other.annotations
-
-
 @pytest.mark.parametrize("timestamp", ["yesterday", "", "0000-99-99T00:00:00Z", None])
 def test_an_invalid_timestamp_counts_as_unknown(timestamp: str | None) -> None:
     assert pod_of({"metadata": {"creationTimestamp": timestamp}}).created == 0.0
-
-
-def test_a_problem_says_what_is_wrong_and_where() -> None:
-    with pytest.raises(Unreadable) as caught:
-        pod_of({"spec": {"containers": [{"resources": {"requests": ["cpu"]}}]}})
-    assert str(caught.value) == "spec.containers.0.resources.requests: Expected object, got array"
 
 
 # Every field that Stowage reads.

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from extender.explain.pod import explain
 from extender.k8s.affinity import Taint, Toleration
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import KEY, SELECTOR_ITEMS
 from tests.extender.builders import make_node, make_pod, make_state
@@ -51,11 +47,6 @@ def test_constraints_beyond_a_limit_have_only_a_problem(spec, problem):
     assert constraints.problem.startswith(problem)
     assert bool(constraints.problem) == bool(problem)
     assert not (problem and (constraints.node_affinity or constraints.tolerations))
-
-
-def test_equal_constraints_are_one_object():
-    spec = {"affinity": affinity(IN_ZONE | {"values": ["a"]}), "tolerations": [{"operator": "Exists"}]}
-    assert constraints_of(**spec) is constraints_of(**json.loads(json.dumps(spec)))
 
 
 @pytest.mark.parametrize(
@@ -104,28 +95,6 @@ def test_numbers_are_compared_as_go_reads_them(label, operator, values, holds):
 def test_tolerations_compare_canonical_whole_numbers(operator, value, taint, tolerated):
     toleration = Toleration("reliability", operator, value)
     assert toleration.tolerates(Taint("reliability", taint, "NoSchedule")) is tolerated
-
-
-def test_nodes_with_equal_labels_are_compared_once():
-    nodes = [
-        make_node(f"n{i}", labels={"zone": "ab"[i % 2], "kubernetes.io/hostname": f"n{i}"}) for i in range(50)
-    ]
-    state = make_state(*nodes)
-    constraints = constraints_of(affinity=affinity(IN_ZONE | {"values": ["b"]}))
-    explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
-    assert explanation.passed_over == {"node affinity does not match: zone In b": 25}
-    node_filter = NodeFilter(make_pod("new", scheduling_constraints=constraints))
-    for node in nodes:
-        node_filter.rejection(node)
-    assert len(node_filter._affinity) == 2
-
-
-def test_a_cordon_can_be_tolerated():
-    state = make_state(replace(make_node("a"), unschedulable=True))
-    assert explain(state, make_pod("new")).passed_over == {"node is cordoned": 1}
-    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
-    constraints = constraints_of(tolerations=[toleration])
-    assert explain(state, make_pod("new", scheduling_constraints=constraints)).fits == 1
 
 
 def test_affinity_for_the_name_of_a_node():

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from collections.abc import Iterator
 
-import pytest
 from msgspec import Struct, inspect
 
 import extender.k8s
-from extender.k8s.job_kinds import JobManifest
-from extender.k8s.pod_manifest import PodManifest
 
 BOUNDED_WHERE_READ = {
     *("_Attribute.int", "_Pool.generation", "_Pool.resourceSliceCount"),
@@ -48,20 +44,3 @@ def test_every_field_that_is_decoded_has_a_bound():
         for place in unbounded(field.type, f"{info.cls.__name__}.{field.encode_name}")
     }
     assert places == BOUNDED_WHERE_READ
-
-
-@pytest.mark.parametrize("field", ["priority", "activeDeadlineSeconds"])
-@pytest.mark.parametrize("sign", ["", "-"])
-def test_a_number_that_is_too_long_is_left_out(field: str, sign: str):
-    text = f'{{"metadata": {{"name": "p"}}, "spec": {{"containers": [], "{field}": {sign}1{"0" * 400}}}}}'
-    manifest, _, left_out = PodManifest.salvaged(text.encode())
-    pod = manifest.record()
-    assert left_out == (f".spec.{field}",)
-    assert (pod.priority, pod.deadline) == (0, float("inf"))
-
-
-def test_a_limit_of_a_job_that_is_too_long_is_none():
-    job = {"kind": "PyTorchJob", "metadata": {"name": "j"}}
-    spec = {"runPolicy": {"activeDeadlineSeconds": 10**400}}
-    manifest = JobManifest.from_json(json.dumps(job | {"spec": spec}).encode())
-    assert manifest.record().longest == float("inf")

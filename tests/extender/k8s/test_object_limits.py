@@ -24,7 +24,6 @@ from extender.untrusted.limits import (
     POD_ANNOTATIONS,
     POD_RESOURCES,
     RESOURCES,
-    SELECTOR_ITEMS,
 )
 from tests.extender.builders import GPU
 
@@ -63,26 +62,10 @@ def many(count: int, each: int) -> list[dict[str, Any]]:
 # Labels and annotations.
 
 
-def test_a_long_annotation_is_dropped_and_named() -> None:
-    annotations = {MODELS: "x" * (POD_ANNOTATION + 1), "stowage.dev/gpus": "2"}
-    pod = pod_of(manifest(annotations=annotations, labels={"gpu-group": "a"}))
-    assert pod.annotations == {"stowage.dev/gpus": "2"}
-    assert pod.labels == {"gpu-group": "a"}
-    assert pod.unreadable == (MODELS,)
-    assert not pod.problem
-    with pytest.raises(RequestError, match=rf"^{MODELS}: more than {POD_ANNOTATION} characters"):
-        request_of(pod)
-
-
 def test_a_long_annotation_that_is_not_needed_does_not_refuse_the_pod() -> None:
     pod = pod_of(manifest(annotations={"hami.io/unknown": "x" * (POD_ANNOTATION + 1)}))
     assert pod.unreadable == ("hami.io/unknown",)
     assert request_of(pod).devices == ((GPU, 1),)
-
-
-def test_the_longest_annotation_is_read() -> None:
-    longest = "x" * POD_ANNOTATION
-    assert pod_of(manifest(annotations={MODELS: longest})).annotations == {MODELS: longest}
 
 
 def test_the_smallest_of_many_annotations_are_kept() -> None:
@@ -143,15 +126,6 @@ def test_resources_with_quantity_zero_do_not_count() -> None:
 # The spec.
 
 
-def test_all_limits_may_be_reached() -> None:
-    pod_manifest = within(CONTAINERS, POD_RESOURCES // CONTAINERS)
-    pod_manifest["spec"]["nodeSelector"] = {f"k{n}": "v" for n in range(SELECTOR_ITEMS)}
-    pod = pod_of(pod_manifest)
-    assert not pod.problem
-    assert len(pod.spec.containers) == CONTAINERS
-    assert request_of(pod).devices == ((GPU, 1),)
-
-
 def test_a_running_pod_with_too_many_containers_counts_all_that_it_uses() -> None:
     pod_manifest = manifest(
         containers=[container(f"c{n}", cpu="100m", memory="1Mi") for n in range(CONTAINERS)]
@@ -177,11 +151,6 @@ def test_a_summary_keeps_resources_about_gpus() -> None:
     kept = dict(pod.spec.containers[0].requests)
     assert len(kept) == POD_RESOURCES
     assert (kept[GPU], kept["cpu"], kept["memory"]) == ("2", "1000m", str(1 << 30))
-
-
-def test_texts_that_the_api_server_does_not_check_are_cut() -> None:
-    pod = pod_of(manifest(spec={"schedulerName": "x" * 200_000}) | {"status": {"phase": "y" * 200_000}})
-    assert len(pod.scheduler_name) == len(pod.phase) == KEY
 
 
 def within(containers: int, each: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ import pytest
 from extender.cluster.state import State
 from extender.dialects import pod_request
 from extender.k8s.objects import Deleted, Upserted
-from extender.k8s.pod_manifest import PodManifest
-from extender.untrusted.limits import LISTED_NAMES, NAME
+from extender.untrusted.limits import LISTED_NAMES
 from tests.extender.builders import GPU, make_node, make_state, why
-from tests.extender.counting import calls
 from tests.extender.k8s.test_object_limits import MODELS, container, manifest, pod_of
 
 
@@ -70,33 +67,3 @@ def come_and_go(state: State, pods: Iterator[dict[str, Any]]) -> None:
             state.apply([Deleted("Pod", key) for key in seen])
             seen.clear()
     state.apply([Deleted("Pod", key) for key in seen])
-
-
-def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:
-    names = [f"H{n:03}" + "00-80GB" * 15 for n in range(LISTED_NAMES)]
-    lists = (MODELS, pod_request.NOT_MODELS, "nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
-    assert max(map(len, names)) <= NAME
-    largest = manifest("largest", annotations={key: ",".join(names) for key in lists})
-    nodes = [
-        make_node(f"n{n}", labels={"nvidia.com/gpu.product": product})
-        for n, product in enumerate(["NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A100-SXM4-40GB"])
-    ]
-    costs = []
-    for pod_manifest in (manifest("normal", annotations={MODELS: "A100,H100"}), largest):
-        pod = pod_of(pod_manifest)
-        state = make_state(*nodes, pod)
-        costs.append(calls(partial(why, state, pod, "n0")))
-    assert costs[1] <= 5 * costs[0]
-
-
-def test_pods_of_one_template_share_labels_and_owner() -> None:
-    owner = {"kind": "Job", "name": "j", "uid": "1", "controller": True}
-    metadata = {"labels": {"app": "a", "empty": None}, "ownerReferences": [owner]}
-    first, second = (PodManifest.from_value({"metadata": {**metadata, "name": name}}) for name in "ab")
-    one, same = first.record(), second.record()
-    assert (one.labels, one.owner) == ({"app": "a", "empty": ""}, same.owner)
-    assert one.owner is same.owner
-    plain = PodManifest.from_value({"metadata": {"labels": {"app": "a", "b": "c"}}})
-    assert plain.record().labels is plain.record().labels
-    other = PodManifest.from_value({"metadata": {"labels": {"app": "b", "x" * 400: "dropped"}}})
-    assert other.record().labels == {"app": "b"}

@@ -2,10 +2,7 @@
 
 import pytest
 
-from extender.cluster.state import State
-from extender.k8s.objects import Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from packing.policies.registry import POLICIES
 
 
 def amounts(cpu, memory="4Gi"):
@@ -59,25 +56,7 @@ def test_nothing_is_kept_where_the_status_says_nothing_else(actual):
     assert record.spec is pod("2").spec
 
 
-def test_what_is_held_is_shared():
-    assert pod("4", actual="8").resized is pod("3", actual="8").resized
-
-
-def test_a_waiting_pod_holds_nothing():
-    assert pod("4", actual="8", nodeName="").resized is None
-
-
 def test_a_quantity_that_cannot_be_read_is_a_problem():
     record = pod("4", actual="much")
     assert record.held is record.spec
     assert "what it holds while it is resized: quantity 'much'" in record.problem
-
-
-def test_the_room_is_free_once_the_resize_is_done():
-    state = State(POLICIES["best-fit"]())
-    node = Node("n", allocatable={"cpu": "10", "memory": "64Gi", "pods": "110"})
-    free = []
-    for record in (pod("8", actual="8"), pod("4", actual="8"), pod("4", actual="4")):
-        state.apply([Upserted(node), Upserted(record)])
-        free.append(int(state.fleet.arrays.free_cpu[state.fleet.rows["n"]]))
-    assert free == [2000, 2000, 6000]

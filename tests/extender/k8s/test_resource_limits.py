@@ -9,7 +9,7 @@ import pytest
 from extender.untrusted.limits import PROBLEM
 from tests.extender.dra.claims import allocated, many, request, selectors
 from tests.extender.dra.nvidia import cluster, device_cache, forecast_for, gpu, names, spec
-from tests.extender.dra.records import parse_claim, parse_class, parse_slice
+from tests.extender.dra.records import parse_claim, parse_class
 
 READABLE = [
     ({"devices": {"requests": [request()] * 33}}, allocated({})),
@@ -60,26 +60,6 @@ def test_no_forecast_for_a_pool_with_unreadable_allocations(status):
     assert names(forecast_for(cache, many(request()), "n0")) == ["gpu-0"]
     cache.refresh(lambda name: {})
     assert sum(cache.total_slots.values()) == before
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        7,
-        {"allocation": []},
-        {"allocation": {"devices": 7}},
-        allocated({"pool": "x" * 300}),
-        allocated({"pool": None}),
-    ],
-)
-def test_no_forecast_while_the_pool_of_an_allocation_is_unreadable(status):
-    cache = cluster()
-    cache.put(parse_claim("ml", "odd", {"devices": {}}, status))
-    found = forecast_for(cache, many(request()), "n1")
-    assert (found.devices, found.refused) == ((), False)
-    assert "cannot be read" in found.problem
-    cache.put(parse_claim("ml", "odd", {"devices": {}}, None))
-    assert names(forecast_for(cache, many(request()), "n1")) == ["gpu-0"]
 
 
 def slices(change: Callable[[dict], object]) -> dict:
@@ -141,54 +121,6 @@ def test_a_claim_beyond_the_limits_is_not_supported(claim):
     found = forecast_for(device_cache(spec(gpu(0), node="n0")), claim, "n0")
     assert (found.devices, found.refused) == ((), False)
     assert 0 < len(found.problem) <= PROBLEM
-
-
-SUBREQUEST = {"name": "s", "deviceClassName": "c"}
-# The API server's own limits (k8s.io/api resource/v1/types.go, v0.36.3): what it stores must be readable.
-LARGEST_CLAIMS = {
-    "requests": many(*[request()] * 32),
-    "alternatives": {"requests": [{"name": "r", "firstAvailable": [SUBREQUEST] * 8}]},
-    "constraints": many(request(), constraints=[{"matchAttribute": "a/b"}] * 32),
-    "selectors": many(request(**selectors(*["true"] * 32))),
-    "tolerations": many(request(tolerations=[toleration(n) for n in range(16)])),
-    "capacities": many(request(capacity={"requests": {f"c{n}": "1" for n in range(32)}})),
-}
-LARGEST_SLICES = {
-    "devices": slices(lambda raw: raw.update(devices=[gpu(n) for n in range(128)])),
-    "attributes": slices(
-        lambda raw: raw["devices"][0].update(attributes={f"a{n}": {"int": n} for n in range(32)})
-    ),
-    "text": slices(lambda raw: raw["devices"][0]["attributes"].update(a={"string": "x" * 64})),
-    "taints": slices(
-        lambda raw: raw["devices"][0].update(taints=[{"key": f"k{n}", "effect": "None"} for n in range(16)])
-    ),
-    "counter sets": slices(
-        lambda raw: raw.update(sharedCounters=[{"name": f"s{n}", "counters": {}} for n in range(8)])
-    ),
-    "counters": slices(
-        lambda raw: raw.update(
-            sharedCounters=[{"name": "s", "counters": {f"c{n}": {"value": "1"} for n in range(32)}}]
-        )
-    ),
-}
-
-
-@pytest.mark.parametrize("claim", LARGEST_CLAIMS.values(), ids=LARGEST_CLAIMS)
-def test_the_largest_claims_of_the_api_server_are_read(claim):
-    assert parse_claim("team", "c", {"devices": claim}, None).problem == ""
-
-
-@pytest.mark.parametrize("raw", LARGEST_SLICES.values(), ids=LARGEST_SLICES)
-def test_the_largest_slices_of_the_api_server_are_read(raw):
-    assert parse_slice("s", raw).problem == ""
-
-
-def test_the_largest_allocation_of_the_api_server_is_read():
-    users = [{"resource": "pods", "name": f"p{n}"} for n in range(256)]
-    claim = parse_claim(
-        "team", "c", {"devices": {}}, allocated(*[{"device": f"d{n}"} for n in range(32)], reservedFor=users)
-    )
-    assert (claim.problem, len(claim.reserved_for)) == ("", 256)
 
 
 def test_a_class_beyond_the_limits_is_a_problem():

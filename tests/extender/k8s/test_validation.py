@@ -25,11 +25,6 @@ def test_nothing_is_wrong_with_what_the_api_server_accepts(manifest: Object) -> 
     assert [*mistakes(manifest)] == []
 
 
-def test_operators_of_a_feature_gate_are_no_mistake() -> None:
-    numeric = pod(tolerations=[{"key": "k", "operator": "Gt", "value": "-5", "effect": "NoSchedule"}])
-    assert not [*mistakes(numeric)]
-
-
 def test_an_excerpt_may_lack_fields_that_do_not_place_the_pod() -> None:
     by_words = {words: next(mistakes(manifest)).excerpt for manifest, words in REJECTED}
     assert {words for words, excerpt in by_words.items() if excerpt} == {
@@ -37,18 +32,6 @@ def test_an_excerpt_may_lack_fields_that_do_not_place_the_pod() -> None:
         "spec.containers[0].name is missing",
         "restartPolicy must be OnFailure or Never",
     }
-
-
-def jobset(template: Object, kind: str = "JobSet") -> Object:
-    jobs = [{"name": "w", "template": {"spec": {"template": template}}}]
-    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": kind, "spec": {"replicatedJobs": jobs}}
-
-
-def test_in_objects_of_other_projects_only_what_is_certainly_wrong_counts() -> None:
-    fields = pod(extra={}, tolerations=[{"key": "k", "operator": "exists"}])["spec"]
-    found = [*mistakes(jobset({"spec": fields}))]
-    assert [(mistake.wrong, mistake.certain) for mistake in found] == [("extra", False), ("exists", True)]
-    assert not [*mistakes(jobset({"spec": {"containers": [{"image": "i"}]}}))]
 
 
 def test_fields_of_a_service_that_is_no_pod_template_are_its_own() -> None:

@@ -12,7 +12,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec, Pool
-from packing.model.request import Request, Shares, whole_gpus
+from packing.model.request import Request, Shares
 from packing.policies.interface import Due, update_now
 from packing.policies.inventory import InventoryPolicy
 from tests.examples import examples
@@ -50,42 +50,11 @@ def place(fleet, policy, request, row):
     return held
 
 
-def test_a_share_goes_where_a_gpu_is_already_cut():
-    fleet = fleet_of(node("whole"), node("cut"))
-    policy = ready(fleet)
-    place(fleet, policy, share(500), 1)
-    assert policy.cost(fleet, share(500)).argmin() == 1
-    assert policy.choose(fleet, share(500), 1) == (0,)
-
-
-def test_two_shares_without_memory_go_where_two_gpus_are_already_cut():
-    fleet, request = fleet_of(node("whole"), node("cut")), Request(shares=Shares(2, 500))
-    policy = ready(fleet)
-    place(fleet, policy, request, 1)
-    assert policy.cost(fleet, request).argmin() == 1
-    assert policy.choose(fleet, request, 1) == (0, 1)
-
-
-def test_a_small_request_leaves_the_scarce_model_alone():
-    scarce = Request(cpu_milli=4000, shares=whole_gpus(1), models=frozenset({"rare"}))
-    mix = Mix.of({share(250, 1000): 5, scarce: 5})
-    fleet = fleet_of(node("a", model="rare"), node("b", model="common"), node("c", model="common"))
-    assert ready(fleet, mix).cost(fleet, share(250, 1000)).argmin() != 0
-
-
 def test_a_node_has_no_slot_for_what_its_cpu_does_not_suffice_for():
     fleet = fleet_of(node("half", cpu=4000), node("one and a half", cpu=12_000))
     slots = Slots(fleet, Mix.of({share(500, 8000): 1}))
     slots.recount(nodes_of(fleet))
     assert slots.counts.slots[:, 0].tolist() == [0, 1.5]
-
-
-def test_cpu_work_goes_where_it_strands_no_gpu():
-    fleet = fleet_of(node("gpus free", cpu=16_000), node("gpus gone", cpu=16_000))
-    policy = ready(fleet)
-    for _ in range(4):
-        place(fleet, policy, Request(shares=whole_gpus(1)), 1)
-    assert policy.cost(fleet, Request(cpu_milli=12_000)).argmin() == 1
 
 
 def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
@@ -94,27 +63,6 @@ def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
     request = Request(1000, shares=Shares(1, 500, memory_milli=500), models=None)
     fits = np.isfinite(ready(fleet).cost(fleet, request))
     assert fits.tolist() == (reasons_for(fleet, request) == 0).tolist() == [False, False, True, True]
-
-
-def test_terms_add_up_to_the_cost_but_for_rounding():
-    fleet = fleet_of(node("a"), node("b"))
-    policy = ready(fleet)
-    place(fleet, policy, share(250, 1000), 0)
-    terms = policy.terms(fleet, share(250, 1000), 0)
-    over = float(policy.cost(fleet, share(250, 1000))[0]) - sum(terms.values())
-    assert 0 <= over < 2 * STEP + 1e-5
-
-
-def test_of_nodes_equal_but_for_what_is_free_the_fuller_one_goes_first():
-    fleet = fleet_of(node("a"), node("b"), node("c"))
-    policy = InventoryPolicy()  # nothing is known, so that nothing but what is free tells them apart
-    place(fleet, policy, share(500), 1)
-    assert policy.cost(fleet, share(500)).argmin() == 1
-
-
-def test_without_a_mix_it_still_answers():
-    fleet = fleet_of(node("a"), node("b"))
-    assert np.isfinite(InventoryPolicy().cost(fleet, share(500))).all()
 
 
 def test_learning_replaces_a_known_mix():

@@ -106,8 +106,8 @@ def start() -> Iterator[Start]:
         process.end()
 
 
-def warns_of_binds(process: Process) -> bool:
-    return any("can bind pods" in line["msg"] for line in process.log() if line["level"] == "warning")
+def warns_of_binds(log: list[dict[str, Any]]) -> bool:
+    return any("can bind pods" in line["msg"] for line in log if line["level"] == "warning")
 
 
 def open_request(url: str, body: bytes) -> socket.socket:
@@ -154,34 +154,56 @@ def test_sigterm_finishes_running_requests_and_exits_with_0(start: Start, tmp_pa
     assert messages[-1] == "stopping after SIGTERM"
 
 
-def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start, tmp_path: Path) -> None:
-    """As JSON, without anything that the pod contains. The level changes while the process runs."""
+def test_it_can_be_stopped_during_its_start(start: Start) -> None:
+    """By then it has warned that anyone who can reach its port can bind pods, without a client CA."""
+    process = start("--snapshot", str(CLUSTER), "--host", "0.0.0.0", drain_seconds="60", bind="true")
+    assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+    assert warns_of_binds(process.log())
+
+
+def test_metrics_can_be_scraped_while_the_verbs_stay_on_loopback(start: Start, tmp_path: Path) -> None:
+    """The log has a line for each decision while that is wanted, without anything that the pod contains."""
     (tmp_path / "token").write_text("the-token")
-    arguments = ("--snapshot", str(CLUSTER), "--log-format", "json")
-    process = start(*arguments, "-v", "2", drain_seconds="0", debug_token_file=str(tmp_path / "token"))
+    hosts = ("--host", "127.0.0.1", "--debug-host", "127.0.0.2")
+    settings = {"bind": "true", "drain_seconds": "60", "debug_token_file": str(tmp_path / "token")}
+    process = start("--example", *hosts, "--debug-port", "0", "--log-format", "json", "-v", "2", **settings)
     process.wait_until_ready()
+    main, debug = process.urls
+    assert (httpx.URL(main).host, httpx.URL(debug).host) == ("127.0.0.1", "127.0.0.2")
     secret = {"env": [{"name": "KEY", "value": "hunter2"}]}
-    with httpx.Client(base_url=process.urls[0]) as client:
+    with httpx.Client(headers={"authorization": "Bearer the-token"}) as client:
 
         def ask(name: str) -> None:
             metadata = {"name": name, "namespace": "team", "uid": name, "annotations": {"note": "hunter2"}}
             pod = {"metadata": metadata, "spec": {"containers": [secret]}}
-            client.post("/scheduler/filter", json=FILTER | {"Pod": pod}).raise_for_status()
+            client.post(f"{main}/scheduler/filter", json=FILTER | {"Pod": pod}).raise_for_status()
 
-        def set_level(number: str, token: str) -> httpx.Response:
-            headers = {"authorization": f"Bearer {token}"}
-            return client.put("/debug/flags/v", content=number, headers=headers)
+        def set_level(number: str, **headers: str) -> httpx.Response:
+            return client.put(f"{debug}/debug/flags/v", content=number, headers=headers)
 
+        assert client.get(f"{main}/version").json()["source"].startswith("the bundled example (")
+        assert client.get(f"{main}/metrics").status_code == 404
+        assert "stowage_nodes" in client.get(f"{debug}/metrics").text
+        assert client.get(f"{debug}/healthz").status_code == 200
+        assert client.post(f"{debug}/scheduler/filter", json=FILTER).status_code == 404
+        with pytest.raises(httpx.ConnectError):
+            client.get(f"http://127.0.0.2:{httpx.URL(main).port}/healthz")
         ask("first")
-        assert set_level("0", "wrong").status_code == 401
-        assert set_level("loud", "the-token").status_code == 400
-        assert set_level("0", "the-token").text == "the log level is now info\n"
+        assert set_level("0", authorization="Bearer wrong").status_code == 401
+        assert set_level("loud").status_code == 400
+        assert set_level("0").text == "the log level is now info\n"
         ask("second")
-        assert set_level("3", "the-token").text == "the log level is now decision\n"
+        assert set_level("3").text == "the log level is now decision\n"
         ask("third")
-    process.signal(signal.SIGINT)
+        process.signal(signal.SIGTERM)
+        while client.get(f"{main}/readyz").status_code == 200:
+            time.sleep(0.01)
+    process.signal(signal.SIGTERM)  # impatient: no draining
     assert process.exit_code() == 0
     lines = process.log()
+    assert not warns_of_binds(lines)
     decisions = [line for line in lines if line["level"] == "decision"]
     ms = [line.pop("ms") for line in decisions]
     assert all(isinstance(one, float) and 0 < one < 10_000 for one in ms)
@@ -199,37 +221,6 @@ def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start,
     ]
     assert "hunter2" not in str(lines)
     assert "the-token" not in str(lines)
-
-
-def test_it_can_be_stopped_during_its_start(start: Start) -> None:
-    """By then it has warned that anyone who can reach its port can bind pods, without a client CA."""
-    process = start("--snapshot", str(CLUSTER), "--host", "0.0.0.0", drain_seconds="60", bind="true")
-    assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
-    process.signal(signal.SIGINT)
-    assert process.exit_code() == 0
-    assert warns_of_binds(process)
-
-
-def test_metrics_can_be_scraped_while_the_verbs_stay_on_loopback(start: Start) -> None:
-    hosts = ("--host", "127.0.0.1", "--debug-host", "127.0.0.2")
-    process = start("--example", *hosts, "--debug-port", "0", bind="true", drain_seconds="60")
-    process.wait_until_ready()
-    main, debug = process.urls
-    assert (httpx.URL(main).host, httpx.URL(debug).host) == ("127.0.0.1", "127.0.0.2")
-    with httpx.Client() as client:
-        assert client.get(f"{main}/version").json()["source"].startswith("the bundled example (")
-        assert client.get(f"{main}/metrics").status_code == 404
-        assert "stowage_nodes" in client.get(f"{debug}/metrics").text
-        assert client.get(f"{debug}/healthz").status_code == 200
-        assert client.post(f"{debug}/scheduler/filter", json=FILTER).status_code == 404
-        with pytest.raises(httpx.ConnectError):
-            client.get(f"http://127.0.0.2:{httpx.URL(main).port}/healthz")
-        process.signal(signal.SIGTERM)
-        while client.get(f"{main}/readyz").status_code == 200:
-            time.sleep(0.01)
-    process.signal(signal.SIGTERM)  # impatient: no draining
-    assert process.exit_code() == 0
-    assert not warns_of_binds(process)
 
 
 def test_tls_on_both_ports_and_client_certificates_on_one(start: Start, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
     fleet = Fleet()
     only = Request(devices=((GPU, 1),), products=Models((frozenset({ModelName.of("honest")}),)))
     fleet.put(counted_node("honest", product="honest"))
-    for i in range(2 * MOST_KINDS):
+    for i in range(MOST_KINDS + 10):
         fleet.put(counted_node("rogue", product=f"product {i}"))
         assert (why(fleet, only, "honest"), why(fleet, only, "rogue")) == (Reason.FITS, Reason.WRONG_MODEL)
     assert len(fleet.names.kinds) <= MOST_KINDS

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, Stowage, manifest
-from tests.examples import some
 from tests.extender.builders import make_node
 
 GOOD = json.dumps({"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]}).encode()
 JSON = {"content-type": "application/json"}
+VERBS = ("filter", "prioritize", "preempt", "bind")
 
 
 @pytest.fixture
@@ -36,21 +37,19 @@ async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] =
     return response.text
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-@pytest.mark.parametrize(
-    "body",
-    some([b"", b"{", GOOD[:-1], GOOD[:150], b"\xff\xfe", b"[]", b"7", b'"pod"', b"null", b"[" * 10_000]),
-)
-async def test_a_body_that_is_not_a_message(stowage: Stowage, verb: str, body: bytes) -> None:
-    error = await send(stowage, verb, body)
-    assert error.startswith(f"not a valid {verb} request: ")
-    assert await stowage.metric(f'stowage_verb_results_total{{result="bad_message",verb="{verb}"}}') == 1
+async def test_a_body_that_is_not_a_message(stowage: Stowage) -> None:
+    bodies = [b"", b"{", GOOD[:-1], GOOD[:150], b"\xff\xfe", b"[]", b"7", b'"pod"', b"null", b"[" * 10_000]
+    for verb in VERBS:
+        for body in bodies:
+            assert (await send(stowage, verb, body)).startswith(f"not a valid {verb} request: "), body
+        metric = f'stowage_verb_results_total{{result="bad_message",verb="{verb}"}}'
+        assert await stowage.metric(metric) == len(bodies)
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-async def test_a_body_of_another_type(stowage: Stowage, verb: str) -> None:
-    error = await send(stowage, verb, GOOD, {"content-type": "Text/YAML; charset=utf-8"})
-    assert error == f"not a valid {verb} request: content type text/yaml, expected application/json"
+async def test_a_body_of_another_type(stowage: Stowage) -> None:
+    for verb in VERBS:
+        error = await send(stowage, verb, GOOD, {"content-type": "Text/YAML; charset=utf-8"})
+        assert error == f"not a valid {verb} request: content type text/yaml, expected application/json"
 
 
 async def test_content_types_of_json(stowage: Stowage) -> None:
@@ -60,16 +59,12 @@ async def test_content_types_of_json(stowage: Stowage) -> None:
     assert "content type missing" in await send(stowage, "filter", GOOD, {})
 
 
-@pytest.mark.parametrize("path", ["/scheduler/bind", "/debug/state", "/", "/metrics"])
-@pytest.mark.parametrize(
-    "headers", [{"host": "evil.example"}, {"host": "localhost:8888", "origin": "http://evil.example"}]
-)
-async def test_a_page_of_another_site_gets_nothing(
-    stowage: Stowage, path: str, headers: dict[str, str]
-) -> None:
-    for method in ("GET", "POST"):
+async def test_a_page_of_another_site_gets_nothing(stowage: Stowage) -> None:
+    sent = [{"host": "evil.example"}, {"host": "localhost:8888", "origin": "http://evil.example"}]
+    paths = ("/scheduler/bind", "/debug/state", "/", "/metrics")
+    for method, path, headers in product(("GET", "POST"), paths, sent):
         response = await stowage.http.request(method, path, headers=JSON | headers, content=GOOD)
-        assert response.status_code == 421, response.text
+        assert response.status_code == 421, (method, path, response.text)
 
 
 async def test_nobody_is_sent_elsewhere(stowage: Stowage) -> None:
@@ -77,63 +72,54 @@ async def test_nobody_is_sent_elsewhere(stowage: Stowage) -> None:
     assert response.status_code == 404
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-@pytest.mark.parametrize("declared", [True, False])
-async def test_a_body_above_the_limit_is_413(stowage: Stowage, verb: str, declared: bool) -> None:
-    taken = 0
-
+async def test_a_body_above_the_limit_is_413(stowage: Stowage) -> None:
     async def endless() -> AsyncIterator[bytes]:
-        nonlocal taken
         for _ in range(64):
-            taken += 1
             yield b" " * (1 << 18)
 
-    body = b" " * ((1 << 20) + 1) if declared else endless()
-    response = await stowage.http.post(f"/scheduler/{verb}", content=body, headers=JSON)
-    assert response.status_code == 413
-    assert "larger than 1 MiB" in response.text
-    assert response.headers["connection"] == "close"
-    assert await stowage.metric(f'stowage_verb_results_total{{result="too_large",verb="{verb}"}}') == 1
+    for verb in VERBS:
+        for body in (b" " * ((1 << 20) + 1), endless()):
+            response = await stowage.http.post(f"/scheduler/{verb}", content=body, headers=JSON)
+            assert (response.status_code, response.headers["connection"]) == (413, "close")
+            assert "larger than 1 MiB" in response.text
+        assert await stowage.metric(f'stowage_verb_results_total{{result="too_large",verb="{verb}"}}') == 2
 
 
 async def test_a_body_at_the_limit_is_read(stowage: Stowage) -> None:
     assert await send(stowage, "filter", GOOD.ljust(1 << 20)) == ""
 
 
-@pytest.mark.parametrize("containers", [None, [], "absent"])
-async def test_a_pod_without_containers(stowage: Stowage, containers: Any) -> None:
-    spec = {} if containers == "absent" else {"containers": containers}
-    reply = json.loads(await stowage.filter(manifest(spec=spec), ["a"]))
-    assert reply["Error"] == "the pod has no containers"
+async def test_a_pod_without_containers(stowage: Stowage) -> None:
+    for spec in ({"containers": None}, {"containers": []}, {}):
+        reply = json.loads(await stowage.filter(manifest(spec=spec), ["a"]))
+        assert reply["Error"] == "the pod has no containers", spec
 
 
-@pytest.mark.parametrize("member", ["metadata", "spec", "status"])
-@pytest.mark.parametrize("value", [None, {}, "absent"])
-async def test_a_pod_with_missing_fields_is_answered(stowage: Stowage, member: str, value: Any) -> None:
-    pod = manifest() | {member: value}
-    if value == "absent":
-        del pod[member]
-    reply = json.loads(await stowage.filter(pod, ["a"]))
-    assert reply["Error"] or reply["NodeNames"] == ["a"]
+async def test_a_pod_with_missing_fields_is_answered(stowage: Stowage) -> None:
+    for member in ("metadata", "spec", "status"):
+        absent = manifest()
+        del absent[member]
+        for pod in (absent, absent | {member: None}, absent | {member: {}}):
+            reply = json.loads(await stowage.filter(pod, ["a"]))
+            assert reply["Error"] or reply["NodeNames"] == ["a"], pod
 
 
-@pytest.mark.parametrize("quantity", ["-1", "1e99", "9" * 400, "many", " ", "1Gi", "NaN", "Infinity", "0x10"])
-async def test_absurd_quantities_are_refused_or_fit_nowhere(stowage: Stowage, quantity: str) -> None:
-    reply = json.loads(await stowage.filter(manifest(gpus=quantity), ["a"]))
-    if not reply["Error"]:
-        assert reply["NodeNames"] == []
-        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_GPUS.text}
-    scores = json.loads(await stowage.prioritize(manifest(gpus=quantity), ["a"]))
-    assert scores == [{"Host": "a", "Score": 0}]
+async def test_absurd_quantities_are_refused_or_fit_nowhere(stowage: Stowage) -> None:
+    for quantity in ("-1", "1e99", "9" * 400, "many", " ", "1Gi", "NaN", "Infinity", "0x10"):
+        reply = json.loads(await stowage.filter(manifest(gpus=quantity), ["a"]))
+        if not reply["Error"]:
+            assert reply["NodeNames"] == []
+            assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_GPUS.text}
+        scores = json.loads(await stowage.prioritize(manifest(gpus=quantity), ["a"]))
+        assert scores == [{"Host": "a", "Score": 0}], quantity
 
 
-@pytest.mark.parametrize("resource", ["cpu", "memory"])
-@pytest.mark.parametrize("quantity", ["-1", "1e99", "9" * 400, "many", "10Ei"])
-async def test_absurd_cpu_and_memory(stowage: Stowage, resource: str, quantity: str) -> None:
-    requests = {GPU: "1", resource: quantity}
-    pod = manifest(spec={"containers": [{"resources": {"requests": requests}}]})
-    reply = json.loads(await stowage.filter(pod, ["a"]))
-    assert reply["Error"] or set(reply["FailedAndUnresolvableNodes"]) == {"a"}
+async def test_absurd_cpu_and_memory(stowage: Stowage) -> None:
+    for resource, quantity in product(("cpu", "memory"), ("-1", "1e99", "9" * 400, "many", "10Ei")):
+        requests = {GPU: "1", resource: quantity}
+        pod = manifest(spec={"containers": [{"resources": {"requests": requests}}]})
+        reply = json.loads(await stowage.filter(pod, ["a"]))
+        assert reply["Error"] or set(reply["FailedAndUnresolvableNodes"]) == {"a"}, requests
 
 
 async def test_unknown_resources_and_nodes(stowage: Stowage) -> None:
@@ -167,10 +153,7 @@ async def test_an_internal_error_is_contained(
     assert json.loads(await stowage.filter(manifest(), ["a"]))["NodeNames"] == ["a"]
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_verbs_only_accept_post(stowage: Stowage, method: str) -> None:
-    assert (await stowage.http.request(method, "/scheduler/filter")).status_code == 405
-
-
-async def test_unknown_paths(stowage: Stowage) -> None:
+async def test_unknown_methods_and_paths(stowage: Stowage) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        assert (await stowage.http.request(method, "/scheduler/filter")).status_code == 405
     assert (await stowage.http.get("/scheduler/reserve")).status_code == 404

@@ -6,6 +6,7 @@ partitioned. Their labels are those of nodes in public reports: Azure/AKS#1449, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeAlias
 
 from extender.cluster.state import State
@@ -37,6 +38,7 @@ POOLS: list[Pool] = [
 ]
 
 
+@cache  # nobody changes it
 def cloud(name: str) -> State:
     """One of four H100 nodes is full, and so is one of five with L4."""
     nodes = [node(name, pool, number) for pool in POOLS for number in range(pool[1])]

@@ -348,7 +348,12 @@ def render(
 
 
 def _pending(found: Overview, now: float, width: int) -> list[str]:
-    table = _table(_WAITING_HEAD, [_waiting_row(line, now) for line in found.waiting], width)
+    rows = list[tuple[str, ...]]()
+    for line in found.waiting:
+        age = _age(now - line.created) if line.created else "unknown"
+        place, texts = str(line.position or "held"), (_starts(line, now), line.asked, line.why)
+        rows.append((line.pod, place, line.queue, str(line.priority), age, *texts))
+    table = _table(_WAITING_HEAD, rows, width)
     return [*table, *([f"and {found.more_waiting} more pending"] if found.more_waiting else [])]
 
 
@@ -392,12 +397,6 @@ def _problems(found: Overview) -> Iterator[str]:
         yield f"{listed(names, _NAMED)}: {problem}"
     if len(nodes) > _PROBLEMS:
         yield f"and {len(nodes) - _PROBLEMS} more node problems"
-
-
-def _waiting_row(line: WaitingLine, now: float) -> tuple[str, ...]:
-    age = _age(now - line.created) if line.created else "unknown"
-    place, texts = str(line.position or "held"), (_starts(line, now), line.asked, line.why)
-    return line.pod, place, line.queue, str(line.priority), age, *texts
 
 
 def _starts(line: WaitingLine, now: float) -> str:

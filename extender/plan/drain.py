@@ -23,6 +23,7 @@ from packing.fleet.stranded import NOTHING
 
 _NEXT = "To list these nodes, their order and the moves: stowage plan drain, with the same options."
 _TRIED = "removable nodes"
+_COLUMNS = "to: the planned node; replayed: the node that the scheduler chooses"
 _ORDERS = 3
 """Drain orders that are tried before nodes whose pods fit nowhere else are kept."""
 
@@ -153,6 +154,16 @@ def drain_report(
     today = trial.figures()
     plan, outcome = _drain_that_holds(trial, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
+    order_head = ("step", "node", "pods to move", "replayed")
+    order = [
+        (number, node, len(pods), "yes" if node in outcome.removed else "no")
+        for number, (node, pods) in enumerate(plan.goes.items(), 1)
+    ]
+    moves = [
+        (pod, node, plan.target[pod], outcome.placed.get(pod, "no place"))
+        for node, pods in plan.goes.items()
+        for pod in pods
+    ]
     stays = sorted((plan.stays | plan.apart).items())
     waiting = [(pod, node, "") for pod, node in plan.started.items()]
     waiting += [(pod, "-", why) for pod, why in plan.waiting.items()]
@@ -160,8 +171,8 @@ def drain_report(
         f"Fewest nodes for this workload: {name}",
         _sentences(plan),
         [
-            _nodes(plan, outcome),
-            _moves(plan, outcome),
+            Table("order", "Drain order (cordon all of these nodes first)", order_head, order),
+            Table("moves", f"Moves ({_COLUMNS})", ("pod", "from", "to", "replayed"), moves),
             Table("stays", "Nodes to keep", ("node", "why"), stays),
             Table("waiting", "Pending pods", ("pod", "starts on", "why not"), waiting),
         ],
@@ -218,25 +229,6 @@ def _sentences(plan: Drain) -> list[str]:
 def _kept(plan: Drain) -> str:
     closed = f", including {len(plan.apart)} closed to new pods" if plan.apart else ""
     return f"{many(plan.kept, 'node')} must be kept{closed}"
-
-
-def _nodes(plan: Drain, outcome: Outcome) -> Table:
-    rows = [
-        (number, name, len(pods), "yes" if name in outcome.removed else "no")
-        for number, (name, pods) in enumerate(plan.goes.items(), 1)
-    ]
-    title = "Drain order (cordon all of these nodes first)"
-    return Table("order", title, ("step", "node", "pods to move", "replayed"), rows)
-
-
-def _moves(plan: Drain, outcome: Outcome) -> Table:
-    rows = [
-        (pod, node, plan.target[pod], outcome.placed.get(pod, "no place"))
-        for node, pods in plan.goes.items()
-        for pod in pods
-    ]
-    title = "Moves (to: the planned node; replayed: the node that the scheduler chooses)"
-    return Table("moves", title, ("pod", "from", "to", "replayed"), rows)
 
 
 def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, progress: Progress) -> Report:

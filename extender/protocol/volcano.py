@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -160,9 +161,11 @@ _LONGEST_NAME = 253 + len('{"Name":"","Node":')
 
 def parse_predicate(body: bytes) -> NodeArgs:
     """Arguments of predicate. Raises ``BadMessage``."""
-    if (cut := _NODE.search(body)) and (task := _task_before(body, cut.start())):
+    if cut := _NODE.search(body):
         head, counted = body[: cut.start()] + b"}", body[cut.start() :]
-        return NodeArgs(task, cut[1].decode(errors="replace"), head, counted)
+        with suppress(BadMessage):  # the part before the node need not be a message
+            task = decode_message(head, _OneTask).task
+            return NodeArgs(task, cut[1].decode(errors="replace"), head, counted)
     message = decode_message(body, _OneNode)
     return NodeArgs(message.task, message.node.Name, body, body)
 
@@ -250,11 +253,3 @@ def encode_victims(vote: Vote, victims: Sequence[Raw]) -> bytes:
 def encode_event(error: str = "") -> bytes:
     """``EventHandlerResponse``; an error reverts an allocation."""
     return encode({"errorMessage": visible(error)})
-
-
-def _task_before(body: bytes, end: int) -> Task | None:
-    """The task of a message that is cut here; None if the part before is not a valid message."""
-    try:
-        return decode_message(body[:end] + b"}", _OneTask).task
-    except BadMessage:
-        return None

@@ -151,24 +151,20 @@ def begin(
     environ: Mapping[str, str] = os.environ,
     level: str = "warning",
 ) -> Settings:
-    """Log from this level on, read the settings, and report the source. Raises ``SettingsError``."""
+    """Log from this level on, read the settings, and report the source that the command reads or queries, so
+    that the user sees progress. Raises ``SettingsError``."""
     from extender import logs
     from extender.settings_file import load
 
     logs.configure(level)
     settings = load(args.config, environ)
-    say_source(args, command)
-    return settings
-
-
-def say_source(args: argparse.Namespace, command: str) -> None:
-    """Report the source that the command reads or queries, so that the user sees progress."""
     given, files = vars(args), args.snapshot or []
     what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
     if not files and not args.example:
         local = given.get("local", True) or args.config
         what = f"asking {args.url}" if given.get("url") else f"{'reading' if local else 'asking'} the cluster"
     show_step(f"stowage {command}: {what}")
+    return settings
 
 
 def source_of(args: argparse.Namespace) -> Source:

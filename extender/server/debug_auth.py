@@ -61,18 +61,16 @@ class TokenFile:
             stat = self.path.stat()  # kubelet updates a projected Secret by symbolic link: a new inode
             changed = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if changed != self._read_at:
-                self._digest, self._read_at = self._read(), changed
+                self._read_at = None
+                with self.path.open("rb") as file:
+                    token = file.read(limits.DEBUG_TOKEN + 2).strip()
+                if not token or len(token) > limits.DEBUG_TOKEN:
+                    most = limits.DEBUG_TOKEN
+                    raise ReviewError(f"the token file is empty or has more than {most} characters")
+                self._digest, self._read_at = hashlib.sha256(token).digest(), changed
         except OSError as error:
             raise ReviewError(f"the token file cannot be read: {error.strerror}") from None
         return hmac.compare_digest(digest, self._digest)
-
-    def _read(self) -> bytes:
-        self._read_at = None
-        with self.path.open("rb") as file:
-            token = file.read(limits.DEBUG_TOKEN + 2).strip()
-        if not token or len(token) > limits.DEBUG_TOKEN:
-            raise ReviewError(f"the token file is empty or has more than {limits.DEBUG_TOKEN} characters")
-        return hashlib.sha256(token).digest()
 
 
 class DebugAuth:

@@ -149,11 +149,8 @@ class LargeJobs:
         stored = dumped.get("reserved") if isinstance(dumped, Mapping) else None
         with suppress(ValidationError):
             table = convert(stored, Table)
-            nodes = sum(len(reservation.nodes) for reservation in table.current)
-            if nodes <= RESERVED_NODES and all(map(_is_usable, table.current)):
+            nodes = [len(stored.nodes) for stored in table.current]
+            times = [at for own in table.current for at in (own.since, own.at, own.until, own.chosen)]
+            usable = all(nodes) and all(0 <= at <= _LATEST for at in times)  # not NaN either
+            if usable and sum(nodes) <= RESERVED_NODES:
                 self.update(table)
-
-
-def _is_usable(stored: Reservation) -> bool:
-    times = stored.since, stored.at, stored.until, stored.chosen
-    return bool(stored.nodes) and all(0 <= at <= _LATEST for at in times)  # not NaN either

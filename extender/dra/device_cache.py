@@ -282,7 +282,8 @@ class DeviceCache:
         ids = self._pools_of.get(name, set()) | self._pools_of_many
         if not ids:
             return _NO_DEVICES
-        pools = sorted((pool for id in ids if (pool := self._build(id))), key=lambda pool: pool.sort_key)
+        pools = [pool for id in ids if (pool := self._build(id))]
+        pools.sort(key=lambda pool: (any(of.has_binding_conditions for of in pool.devices), pool.id))
         return build_node_devices(
             name,
             labels,

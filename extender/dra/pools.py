@@ -60,10 +60,6 @@ class DevicePool:
     _class_matches: _Matches = field(default_factory=dict)
     _claim_matches: _Matches = field(default_factory=dict)
 
-    @property
-    def sort_key(self) -> tuple[bool, PoolId]:
-        return any(device.has_binding_conditions for device in self.devices), self.id
-
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
         """Whether a selector of a class or a claim matches a device. Raises ``MatchUnknown``."""
         cache = self._class_matches if of_class else self._claim_matches

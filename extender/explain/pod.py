@@ -87,7 +87,9 @@ def explain(
         found, _ = explained(state, pod, candidates, now, settings)
         problem = state.gangs.never_tried(pod)
         return replace(found, held=problem, plain=False) if problem and found.node == "" else found
-    with state.gangs.supposing(_released_gang(state, pod)):
+    gang = state.gangs.gang_of(pod)
+    members = state.gangs.members(gang.key) if gang else ()
+    with state.gangs.supposing([replace(member, gates=()) for member in members if member.gates]):
         found, _ = explained(state, replace(pod, gates=()), candidates, None, settings)
     return replace(found, held=str(gates_said(pod)), gang=describe_gang(state, pod), plain=False)
 
@@ -326,12 +328,6 @@ def _share_instead(
     if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
         share, annotation = best.gives or Word.A_FRACTION(), written_as("annotations", {WHOLE_GPU: "true"})
         yield Finding(Word.SHARE_INSTEAD(node=best.node, share=share, annotation=annotation))
-
-
-def _released_gang(state: State, pod: Pod) -> list[Pod]:
-    gang = state.gangs.gang_of(pod)
-    members = state.gangs.members(gang.key) if gang else ()
-    return [replace(member, gates=()) for member in members if member.gates]
 
 
 def fits_somewhere(state: State, pod: Pod) -> bool:

@@ -62,7 +62,10 @@ def room_by_others(asked: Question, now: float) -> Iterator[Fix]:
     are known to be enough. ``now`` in Unix seconds."""
     state, settings = asked.state, asked.settings
     permitted, pods = PermittedRows(state), starting_together(state, asked.pod)
-    mode = _mode(state, pods, settings) if settings else "off"
+    mode: Mode = "off"
+    if settings and (asked_by_all := asked_together(state, pods)):
+        serves = sum(request.gpus for request in asked_by_all) >= settings.consolidation_gpus
+        mode = mode_for(state, pods[0], settings) if serves else "off"
 
     def nodes_of(other: Pod) -> list[str]:
         rows = permitted.rows_that_accept(other)
@@ -93,12 +96,6 @@ def layout_change_for(asked: Question, now: float) -> Iterator[Fix]:
         give = Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL)
         wait = Word.WAIT_LAYOUT(change=would_change(change) + window_note(given, now, seconds))
         yield Fix(wait if given.mig_layouts == "on" else give)
-
-
-def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
-    requests = asked_together(state, pods)
-    serves = bool(requests) and sum(request.gpus for request in requests) >= settings.consolidation_gpus
-    return mode_for(state, pods[0], settings) if serves else "off"
 
 
 def ends(asked: Question) -> Iterator[Fix]:

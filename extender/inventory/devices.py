@@ -115,16 +115,11 @@ def counted_devices(
     found = {resource: _devices(node, labels, model, resource, count) for resource, count in counts.items()}
     shared = max(labels.device.replicas, cloud_replicas(node.labels)) > 1
     if max(counts.values(), default=0) > GPUS_PER_NODE and not shared and is_virtual(node):
-        found |= {name: _many_gpus(counted) for name, counted in found.items() if not counted.profile}
+        for name, of in found.items():
+            if of.count > GPUS_PER_NODE and not of.profile:  # the node stands for a cluster: each is a GPU
+                mib = of.gpu_memory_mib
+                found[name] = CountedDevices(of.count, WHOLE, mib, mib, per_gpu=of.count, is_many_gpus=True)
     return found
-
-
-def _many_gpus(counted: CountedDevices) -> CountedDevices:
-    """The devices of a virtual node, which stands for a cluster: each is a GPU."""
-    if counted.count <= GPUS_PER_NODE:
-        return counted
-    mib = counted.gpu_memory_mib
-    return CountedDevices(counted.count, WHOLE, mib, mib, per_gpu=counted.count, is_many_gpus=True)
 
 
 def _devices(node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int) -> CountedDevices:

@@ -323,11 +323,10 @@ class Parser:
             return cel.metered(lambda scope: name == "true")
         if name == "cel" and self._accept("."):
             return self._bind()
-        if self._accept("("):
-            return self._has() if name == "has" else self._call(name)
-        return cel.variable(name)
-
-    def _call(self, name: str) -> Program:
+        if not self._accept("("):
+            return cel.variable(name)
+        if name == "has":
+            return self._has()
         arguments = self._list_until(")")
         if name not in FUNCTIONS or not 1 <= len(arguments) <= 1 + (name in WITH_OPTION):
             raise Unsupported(f"function {quoted(name)}")

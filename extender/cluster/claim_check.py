@@ -130,14 +130,6 @@ def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     return min(milli, gpu.compute_milli), min(mib, gpu.memory_mib), problem
 
 
-def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[int, str]:
-    """The slices that count, and the problem of the claimed ones; with a problem, all slices of the GPU
-    count."""
-    if trusted and any(claim.slices in instance.windows for instance in instances):
-        return claim.slices, ""
-    return every_slice(instances), "claims no MIG instance that its GPU can have"
-
-
 @dataclass
 class _OnAny:
     """Amounts that count on each GPU like ``gpu``, by stage (see ``Claim``), and their peak."""
@@ -166,7 +158,9 @@ class _GpuUse:
 
     def add(self, claim: Claim) -> str:
         """Add a claim, and return its problem."""
-        index = self._find(claim.device)
+        device, index = claim.device, self._by_uuid.get(claim.device)
+        if device.isascii() and device.isdecimal() and len(device) < 10 and int(device) < len(self._gpus):
+            index = int(device)
         if index is None:
             return self._add_anywhere(claim)
         gpu = self._gpus[index]
@@ -174,16 +168,10 @@ class _GpuUse:
         stages = self._on[index]
         stages[claim.stage] = _sum(stages.get(claim.stage, _NOTHING), (milli, mib, _slots(claim)))
         if gpu.instances:
-            mask, mask_problem = _slices_on(gpu.instances, claim, trusted=not problem)
-            self._slices[index] |= mask
-            return problem or mask_problem
+            fits = any(claim.slices in instance.windows for instance in gpu.instances)
+            self._slices[index] |= claim.slices if fits and not problem else every_slice(gpu.instances)
+            return problem or ("" if fits else "claims no MIG instance that its GPU can have")
         return problem or ("claims a MIG instance of a GPU that has none" if claim.slices else "")
-
-    def _find(self, device: str) -> int | None:
-        """The index of the GPU with this UUID or index."""
-        if device.isascii() and device.isdecimal() and len(device) < 10 and int(device) < len(self._gpus):
-            return int(device)
-        return self._by_uuid.get(device)
 
     def _add_anywhere(self, claim: Claim) -> str:
         """Add a claim that could be on any GPU of the node, so it counts on each."""

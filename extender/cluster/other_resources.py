@@ -21,7 +21,7 @@ from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.pod_claims import CLASS_PREFIX, class_resources
 from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Node, Pod, PodSpec, peak_usage
+from extender.k8s.objects import Node, Pod, peak_usage
 from extender.k8s.quantity import QuantityError, whole
 from extender.untrusted.limits import KEY, shorten
 from packing.model.request import Request
@@ -74,16 +74,13 @@ def asked_by(pod: Pod) -> Amounts:
     pod-level requests replace those of the containers."""
     known: Amounts | None = getattr(pod.spec, "asked_memo", None)
     if known is None:
-        known = _asked_by(pod.spec)
+        spec = pod.spec
+        amounts = peak_usage(spec, lambda container: _amounts(container.requests))
+        total = Counter({**amounts, **_amounts(spec.requests)})
+        total.update(_amounts(spec.overhead))
+        known = {name: min(n, MOST) for name, n in total.items() if n} | {PODS: 1}
         object.__setattr__(pod.spec, "asked_memo", known)
     return known
-
-
-def _asked_by(spec: PodSpec) -> Amounts:
-    amounts = peak_usage(spec, lambda container: _amounts(container.requests))
-    total = Counter({**amounts, **_amounts(spec.requests)})
-    total.update(_amounts(spec.overhead))
-    return {name: min(n, MOST) for name, n in total.items() if n} | {PODS: 1}
 
 
 def _amounts(pairs: Pairs) -> dict[str, int]:

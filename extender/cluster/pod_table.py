@@ -157,7 +157,11 @@ class PodTable(Mapping[str, Pod]):
         self.leaving.pop(key, None)
         self._starting.pop(key, None)
         if pod.node_name:
-            self._note_end(pod.node_name)
+            now = self.now()
+            self._ended.pop(pod.node_name, None)
+            self._ended[pod.node_name] = now
+            while self._ended[oldest := next(iter(self._ended))] < now - JUST_ENDED:
+                del self._ended[oldest]
             self.on_end(pod)
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
@@ -209,13 +213,6 @@ class PodTable(Mapping[str, Pod]):
     def just_ended(self, now: float) -> list[str]:
         """Nodes on which a pod ended in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
         return [node for node, at in self._ended.items() if at >= now - JUST_ENDED]
-
-    def _note_end(self, node: str) -> None:
-        now = self.now()
-        self._ended.pop(node, None)
-        self._ended[node] = now
-        while (oldest := next(iter(self._ended))) != node and self._ended[oldest] < now - JUST_ENDED:
-            del self._ended[oldest]
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID, as the watch shows it."""

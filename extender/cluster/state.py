@@ -291,20 +291,17 @@ class State:
             if row is None:
                 self.devices.forget(name)
             else:
-                self._note_two_ways(name)
+                self.devices.two_ways.pop(name, None)
+                if self.devices.slices and (spec := self.fleet.spec_of(name)):
+                    labels = self.nodes.labels_of(name)
+                    if text := offered_twice(spec, labels, self.devices.on_node(name, labels)):
+                        self.devices.two_ways[name] = text
                 self.fleet.block(row, self._blocked_because(row))
             if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)
             elif name not in self.overcommitted:
                 self.overcommitted.add(name)
                 log.warning("%s: node is over-committed: its pods hold more GPU than is allocatable", name)
-
-    def _note_two_ways(self, name: str) -> None:
-        self.devices.two_ways.pop(name, None)
-        if self.devices.slices and (spec := self.fleet.spec_of(name)):
-            labels = self.nodes.labels_of(name)
-            if text := offered_twice(spec, labels, self.devices.on_node(name, labels)):
-                self.devices.two_ways[name] = text
 
     def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
         """Why a node accepts no pods, ignoring the pod with ``ignored_uid``."""

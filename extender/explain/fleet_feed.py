@@ -111,18 +111,15 @@ class FleetFeed:
             self._asked = now
             if now - self._kept.refreshed >= _REFRESH:
                 await self._refresh(now)
-            return self._answer(self._known(version))
+            epoch, _, number = version.partition(".")
+            is_ours = epoch == self._kept.epoch and number.isascii() and number.isdecimal()
+            known = int(number) if is_ours and len(number) < 10 else 0
+            return self._answer(known if known <= self._kept.version else 0)
 
     def forget_if_idle(self) -> None:
         """Free the memory after ten minutes without a request."""
         if self._clock() - self._asked > _IDLE:
             self._kept = _Kept()
-
-    def _known(self, version: str) -> int:
-        """The number of a version of ours, 0 for any other."""
-        epoch, _, number = version.partition(".")
-        known = epoch == self._kept.epoch and number.isascii() and number.isdecimal() and len(number) < 10
-        return int(number) if known and int(number) <= self._kept.version else 0
 
     async def _refresh(self, now: float) -> None:
         kept = self._kept

@@ -373,21 +373,14 @@ def _devices_on_gpu(
 ) -> dict[str, int] | None:
     """Number of devices of each resource on one GPU; None if some are not advertised."""
     on_gpu: dict[str, int] = {}
+    by_profile = {counted.profile: name for name, counted in devices.items()}
     for profile, n in _instances_on_gpu(groups, index).items():
-        name = _resource_of(profile, devices)
-        if name is None:
+        # Older device plugins count instances with an attribute (``1g.10gb+me``) with those without.
+        plain = replace(profile, attribute="") if profile else None
+        if (name := by_profile.get(profile, by_profile.get(plain))) is None:
             return None
         on_gpu[name] = on_gpu.get(name, 0) + n * devices[name].replicas
     return on_gpu
-
-
-def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices]) -> str | None:
-    """The resource that counts instances of this profile. Older device plugins count instances with an
-    attribute (``1g.10gb+me``) together with those without."""
-    by_profile = {counted.profile: name for name, counted in devices.items()}
-    if profile in by_profile or profile is None:
-        return by_profile.get(profile)
-    return by_profile.get(replace(profile, attribute=""))
 
 
 def _instances_on_gpu(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:

@@ -332,17 +332,14 @@ class Pod(_Memo):
         """Approximate bytes that it keeps alive: 64 for each text plus its characters, 2,000 for the rest."""
         known: int | None = getattr(self, "_size", None)
         if known is None:
-            known = self._measured()
+            pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
+            names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
+            more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
+            held = self.resized.texts() if self.resized else ()
+            texts = [*chain(names, more, self.gates, *pairs, self.spec.texts(), held)]
+            known = 2000 + sum(map(len, texts)) + 64 * len(texts)
             object.__setattr__(self, "_size", known)
         return known
-
-    def _measured(self) -> int:
-        pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
-        names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
-        more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
-        held = self.resized.texts() if self.resized else ()
-        texts = [*chain(names, more, self.gates, *pairs, self.spec.texts(), held)]
-        return 2000 + sum(map(len, texts)) + 64 * len(texts)
 
     @property
     def terminated(self) -> bool:

@@ -289,17 +289,14 @@ class _Attribute(Struct):
 
     def value(self, name: str) -> Value:
         """``Unread`` if the type is unknown, or the value is too large for its type."""
-        value = self._known()
-        return Unread(f"attribute {quoted(name)}") if value is None else value
-
-    def _known(self) -> Value | None:
+        value: Value | None = self.flag
         if self.string is not None:
-            return sys.intern(self.string) if len(self.string) <= limits.ATTRIBUTE else None
-        if self.version is not None:
-            return parse_version(self.version)
-        if self.number is not None:
-            return self.number if abs(self.number) <= INT64_MAX else None
-        return self.flag
+            value = sys.intern(self.string) if len(self.string) <= limits.ATTRIBUTE else None
+        elif self.version is not None:
+            value = parse_version(self.version)
+        elif self.number is not None:
+            value = self.number if abs(self.number) <= INT64_MAX else None
+        return Unread(f"attribute {quoted(name)}") if value is None else value
 
 
 class _Range(Struct, frozen=True):

@@ -75,12 +75,9 @@ class Queues:
             named = labels.get(key) or annotations.get(key)
             if named and named in self._by_alias:
                 return self._by_alias[named]
-        return self._of_class(pod.priority_class)
-
-    def _of_class(self, name: str) -> str:
-        if name in self._by_class:
-            return self._by_class[name]
-        known = self.classes.by_name.get(name)
+        if pod.priority_class in self._by_class:
+            return self._by_class[pod.priority_class]
+        known = self.classes.by_name.get(pod.priority_class)
         return known.queue if known and known.queue in self.by_name else ""
 
     def queue_of(self, pod: Pod) -> Queue:

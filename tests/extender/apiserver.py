@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import yaml
-
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.rest import Timeouts
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
@@ -54,7 +52,7 @@ def source_of(
         "users": [{"name": "test", "user": user or {"token": "secret"}}],
     }
     path = directory / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(json.dumps(config))
     return from_kubeconfig(path, timeouts)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -95,11 +95,14 @@ class Cluster:
         self._runner = runner
         self.service = Service(Settings(**settings), SnapshotSource(Snapshot(), "hostile"), "0")
         self.engine: Engine = runner.run(self.service.start())
-        transport = httpx.ASGITransport(create_app(self.service))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://stowage")
         self._watches: dict[Kind, ListWatch] = {}
         for node in nodes or usual_nodes():
             self.hear("Node", "ADDED", node)
+
+    @cached_property
+    def _client(self) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(create_app(self.service))
+        return httpx.AsyncClient(transport=transport, base_url="http://stowage")
 
     def hear(self, kind: Kind, change: str, manifest: Manifest) -> None:
         """Deliver an event as a watch would."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -17,6 +17,7 @@ from itertools import chain, islice
 from extender.cluster.admission import extended_resources
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, wants_devices
 from extender.cluster.state import State
+from extender.cluster.unoffered import unoffered_counts
 from extender.dialects import kai, koordinator, pod_request, stowage
 from extender.dialects.dialect import is_named
 from extender.dialects.pod_request import (
@@ -68,6 +69,7 @@ _ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT
 _OF_PODS = frozenset(
     name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
 )
+_VENDORS = frozenset({"nvidia.com", "amd.com", "gpu.intel.com"})
 _OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
 _BYTES = 1 << 20
 _MOST_GIB = 1024
@@ -253,7 +255,28 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
             near = near or (_GPU if name == _OLD_GPU and _is_offered(state, _GPU) else "")
             more = (Word.OFFERED_INSTEAD if near else Word.NEEDS_PLUGIN)(near=near, offered=shown)
         fix = mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name)
+        if not near and is_gpu_resource(name):
+            if not any(is_gpu_resource(other) for other in names.keys() - {name}):  # else a GPU remains
+                fix = Fix(Word.ADD_OFFERING(name=shorten(name, KEY)))
+            if hidden := hidden_gpus(state, name.partition("/")[0]):
+                more = Word.PLUGIN_DOWN(hidden=hidden_said(hidden), offered=shown)
+                fix = Fix(Word.CHECK_PLUGIN(node=shorten(next(iter(hidden)), KEY)))
         yield _mistake(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)
+
+
+def hidden_gpus(state: State, vendor: str = "") -> dict[str, int]:
+    """The numbers of GPUs of the nodes that offer none of them, in descending order; without nodes whose
+    labels name other vendors than this (``amd.com``, "" for any)."""
+    others = tuple(f"{other}/" for other in _VENDORS - {vendor}) if vendor else ()
+    counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
+    labels_of = state.nodes.labels_of
+    return {name: n for name, n in counts if not any(label.startswith(others) for label in labels_of(name))}
+
+
+def hidden_said(counts: Mapping[str, int]) -> Said:
+    """The nodes of ``hidden_gpus``."""
+    texts = [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts.items()]
+    return Word.HIDDEN_GPUS(nodes=listed(texts, _NAMED, " nodes"))
 
 
 def _lacks_runtime(state: State, pod: Pod) -> bool:

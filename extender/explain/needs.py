@@ -140,7 +140,8 @@ def at_most(need: Need) -> Said | None:
         case NeedKind.MEMORY | NeedKind.GPU_MEMORY | NeedKind.BYTES:
             mib = need.total >> 20 if need.kind is NeedKind.BYTES else need.total
             size = f"{mib >> 10} GiB" if mib >= 10 << 10 or not mib % 1024 else f"{mib} MiB"
-            of_gpu, what = need.kind is NeedKind.GPU_MEMORY, need.what.removesuffix(" (MiB)")
+            of_gpu = need.kind is NeedKind.GPU_MEMORY
+            what = "memory" if need.kind is NeedKind.MEMORY else need.what.removesuffix(" (MiB)")
             said = Word.SIZE_OF_GPU(size=size) if of_gpu else Word.SIZE_OF(size=size, what=what)
             return said if mib else None
         case NeedKind.GPUS:

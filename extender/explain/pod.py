@@ -18,7 +18,7 @@ import numpy as np
 from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
-from extender.cluster.unoffered import unoffered_counts, unoffered_note
+from extender.cluster.unoffered import unoffered_note
 from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer
@@ -28,6 +28,8 @@ from extender.explain.hints import (
     admission_problem,
     describe_gang,
     gates_said,
+    hidden_gpus,
+    hidden_said,
     hints,
 )
 from extender.explain.holders import holders_on
@@ -209,7 +211,8 @@ def explained(
     notes += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     needs = found.refusal.lacks if found.refusal else ()
     if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in needs):
-        notes += _hidden_gpus(state)
+        hidden = hidden_gpus(state)
+        notes += [Finding(hidden_said(hidden))] if hidden else []
     others = others_asked(state, pod)
     words = {note.said.word for note in notes}
     is_plain = bool(explanation.fits) and not explanation.gang
@@ -291,14 +294,6 @@ def _request_problem(state: State, pod: Pod) -> Said | None:
         used, hard = (shorten(dict(amounts).get(name, "0"), KEY) for amounts in (quota.used, quota.hard))
         return Word.OVER_QUOTA(quota=quota.name, used=used, hard=hard, name=shorten(name, KEY), more=more)
     return admission_problem(state, pod) if is_manifest(pod) else None
-
-
-def _hidden_gpus(state: State) -> Iterator[Finding]:
-    """Nodes with GPUs that are not offered, in descending order of their number."""
-    counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
-    if counts:
-        texts = [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts]
-        yield Finding(Word.HIDDEN_GPUS(nodes=listed(texts, _NAMED, " nodes")))
 
 
 def _evaluated(

@@ -150,7 +150,8 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
     elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
         known = str(Word.FREE_NUMA_ADVICE(free=free, advice=ADVICE[reason]))
     elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:
-        known = str(Word.ONLY_FRACTIONS(resource=spec.sharing_resource))
+        shares = request.shares and request.shares.resource == spec.sharing_resource
+        known = str(Word.DIVIDES_NONE() if shares else Word.ONLY_FRACTIONS(resource=spec.sharing_resource))
     elif reason is Reason.NO_ASSIGNER and state.binds:
         known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
     elif reason is Reason.AGENTS_NOT_READY and there and request.shares:

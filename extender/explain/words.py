@@ -72,6 +72,9 @@ class Word(Enum):
     NOT_OFFERED = "No node offers {name}"
     OFFERED_INSTEAD = "Did you mean {near}?{offered}"
     NEEDS_PLUGIN = "It needs nodes with such devices and their device plugin.{offered}"
+    PLUGIN_DOWN = "{hidden}.{offered}"
+    ADD_OFFERING = "add a node that offers {name}"
+    CHECK_PLUGIN = "check the device plugin and the driver of {node}"
     OFFERED_PROFILE = "{divided}{offered}"
     OFFERED = " Offered (number of nodes): {names}."
     NO_MODEL_DIVIDES = "No GPU model of the nodes has this MIG profile."
@@ -313,6 +316,10 @@ class Word(Enum):
     ADVICE = "{advice}"
     FREE_NUMA_ADVICE = "free by NUMA node: {free}; {advice}"
     ONLY_FRACTIONS = "nothing: it offers only fractions of GPUs, as {resource} (docs/dialects.md)"
+    DIVIDES_NONE = (
+        "nothing, unless its register changes: its GPUs are unhealthy, or in a mode that Stowage does not "
+        "divide (docs/dialects.md)"
+    )
 
     DEARER = "evictions there cost more"
     NOT_ENOUGH = "evicting all evictable pods there is not enough"

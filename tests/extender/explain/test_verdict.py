@@ -175,3 +175,10 @@ def test_of_a_gang_of_many_unlike_members_only_the_first_are_tried() -> None:
     assert few is not None
     assert few.name == "m100"
     assert blocked(40) is None
+
+
+def test_memory_that_no_node_has_is_called_memory() -> None:
+    pod = make_pod("new", spec=PodSpec((Container("main", (("nvidia.com/gpu", "1"), ("memory", "4Ti"))),)))
+    (way,) = verdict(pod, make_node("a")).ways
+    assert way.startswith("request at most ")
+    assert " GiB of memory per pod: a has no more" in way

@@ -61,6 +61,15 @@ def hops(walk: str) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("folder", ["explain", "cluster", "verbs"])
+def test_every_module_of_a_large_folder_is_in_its_room_of_the_page(folder: str) -> None:
+    section = PAGE.split("## Inside the large folders")[1].split("\n## ")[0]
+    rooms = [room for room in section.split("\n- ")[1:] if room.startswith(f"`extender/{folder}/`")]
+    named = [name for room in rooms for name in re.findall(r"`([a-z_]+)`", room)]
+    files = {path.stem for path in (ROOT / "extender" / folder).glob("*.py")} - {"__init__"}
+    assert set(named) == files
+
+
 def test_where_to_change_what_names_at_most_four_files_that_exist() -> None:
     section = PAGE.split("\n## Where to change what\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| a")]

@@ -108,6 +108,8 @@ def _without_room_anywhere(asked: Question, first: Refusal | None, refused: Open
     """No node could host the pod, full or empty, with or without the rules."""
     if refused and (first is None or rank(_refusal(refused)) < rank(first)):
         return _and_still_refused(asked, _rule(asked, refused.rules[0]), refused)
+    if first and not first.can_host and (rule := _kept_off_hosts(asked)):
+        return Finding(_rule(asked, rule), Rank.NODES)
     if first:
         fixes = tuple(_other_resources(asked, first))
         fixes = fixes or ((Fix(Word.ADVICE(advice=first.advice)),) if first.advice else ())
@@ -115,6 +117,18 @@ def _without_room_anywhere(asked: Question, first: Refusal | None, refused: Open
     rules = asked.candidates.passed_over
     most = max(rules, key=lambda rule: (rule.rule not in LIFTED, len(rules[rule])))
     return Finding(_rule(asked, most), Rank.NODES)
+
+
+def _kept_off_hosts(asked: Question) -> Rejection | None:
+    """The rule that keeps the pod off most nodes that could host it, and cannot be lifted; None for none."""
+    hosts = Counter[Rejection]()
+    for rule, nodes in asked.candidates.passed_over.items():
+        if rule.rule not in LIFTED:
+            evaluation = evaluate(
+                asked.state, asked.pod, asked.request, NodeNames.of([n.name for n in nodes])
+            )
+            hosts[rule] = int(hosts_when_empty(asked.state, asked.state.fleet, evaluation).sum())
+    return next((rule for rule, count in hosts.most_common(1) if count), None)
 
 
 def _refused(asked: Question, first: Refusal) -> Said:

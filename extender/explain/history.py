@@ -118,7 +118,8 @@ class History:
             return otherwise
         running = self._thread.submit(call)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(running), _LONGEST)
+            async with asyncio.timeout(_LONGEST):  # ``wait_for`` of 3.11 may swallow the end of ``run``
+                return await asyncio.wrap_future(running)
         except TimeoutError:
             self._hanging = running
             self._failed = f"the disk did not answer within {_LONGEST:g} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -138,6 +139,22 @@ async def test_a_disk_that_is_full_loses_lines_and_nothing_else(
         "last",
         "later",
     ]
+
+
+async def test_its_end_is_not_missed_in_the_moment_in_which_a_write_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_WRITE_EVERY", 0)
+    kept, written = History(tmp_path, 1 << 20, "a"), Future[None]()
+    submitted = asyncio.Event()
+    monkeypatch.setattr(kept._thread, "submit", lambda call: (submitted.set(), written)[1])
+    task = asyncio.create_task(kept.run())
+    await submitted.wait()
+    await asyncio.sleep(0)  # it awaits the write
+    written.set_result(None)
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
 
 
 async def test_a_disk_that_does_not_answer_delays_nobody_for_long(

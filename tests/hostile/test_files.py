@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -146,68 +145,3 @@ def test_a_snapshot_takes_little_more_memory_than_what_is_kept(tmp_path: Path, k
     found, kib = map(int, done.stdout.split())
     assert found == pods
     assert kib < 30 << 10
-
-
-LAYOUTS = """
-import json, resource, sys, time
-resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
-from extender.source.list_watch import ListWatch
-from extender.source.watched_kinds import mig_layouts
-for line in sys.stdin:
-    watch = ListWatch(mig_layouts("d", "mig"))
-    watch.next_request()
-    watch.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
-    watch.next_request()
-    started = time.process_time()
-    (event,) = watch.chunk(line.encode())
-    seconds = time.process_time() - started
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps([event.obj.problem, seconds, most]), flush=True)
-"""
-
-
-class Reader:
-    """A process that parses ConfigMaps of MIG layouts."""
-
-    def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, "-c", LAYOUTS], stdin=pipe, stdout=pipe)
-        self.usual = self.read(USUAL.decode())
-
-    def read(self, text: str) -> tuple[str, float, int] | None:
-        """The problem, CPU seconds, and peak KiB so far; None if the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        manifest = {"metadata": {"name": "mig", "namespace": "d"}, "data": {"config.yaml": text}}
-        line = json.dumps({"type": "ADDED", "object": manifest}).encode() + b"\n"
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        return tuple(json.loads(answer)) if answer else None
-
-    def end(self) -> None:
-        self._process.kill()
-        with suppress(BrokenPipeError):
-            self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def readers() -> Iterator[list[Reader]]:
-    started = [Reader()]
-    yield started
-    for reader in started:
-        reader.end()
-
-
-@pytest.mark.parametrize("text", some([name for name in TEXTS if name != "too much"], 9))
-def test_a_configmap_of_layouts(readers: list[Reader], text: str) -> None:
-    usual = readers[-1].usual
-    assert usual is not None
-    _, seconds, most = usual
-    hostile = readers[-1].read(TEXTS[text]())
-    if hostile is None:
-        readers.append(Reader())
-    assert hostile is not None, "the process has ended"
-    assert len(hostile[0]) <= SAID
-    assert hostile[1] <= MOST_COST * max(seconds, 0.1)
-    assert hostile[2] - most < 100 << 10

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import tracemalloc
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -109,33 +107,6 @@ def test_many_nodes_of_candidates_cost_no_more_than_a_few(cluster: Cluster) -> N
     ask(8)
     usual = ask(8)
     assert ask(1000) <= VERB * usual + 100 * 1000
-
-
-@pytest.mark.nightly
-def test_calls_leave_nothing_behind(cluster: Cluster) -> None:
-    """Pods that no watch shows are not held, and evictions of them are not remembered."""
-    text = "x" * 12_000
-
-    def ask(n: int) -> None:
-        pod = usual_pod(f"p{n}", annotations={"stowage.dev/gpu-models": f"{n}{text}"})
-        one = task(pod, NodeName=PLAIN)
-        for verb, status in (("predicate", 1), ("allocate", 2), ("allocate", 4), ("deallocate", 64)):
-            body = json.dumps(sent(one | {"Status": status}), separators=(",", ":")).encode()
-            cluster.send("POST", f"/volcano/{verb}", body)
-
-    ask(0)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for n in range(1, 400):
-            ask(n)
-        gc.collect()
-        # Not what other modules allocate meanwhile: threads of earlier tests may still load kernels.
-        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/extender/*")])
-        left = sum(line.size for line in ours.statistics("lineno"))
-    finally:
-        tracemalloc.stop()
-    assert left < 3 << 20, f"{left >> 10} KiB"  # one annotation of each would be 4.6 MiB
 
 
 def test_a_pod_takes_no_more_than_there_is(cluster: Cluster) -> None:

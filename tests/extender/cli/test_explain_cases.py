@@ -104,36 +104,12 @@ def test_workloads_and_several_pods(case: Case) -> None:
     assert [one["pod"] for one in both] == ["team/train", "team/fine"]
 
 
-@pytest.mark.parametrize(
-    ("name", "then"),
-    [
-        (
-            "nvida.com/gpu",
-            " Did you mean nvidia.com/gpu? Offered (number of nodes): nvidia.com/gpu (29), ",
-        ),
-        ("nvidia.com/mig-1g.5g", " Did you mean nvidia.com/mig-1g.10gb?"),
-        ("example.com/fpga", " It needs nodes with such devices and their device plugin. Offered "),
-    ],
-)
-def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> None:
-    out = case.explain(f"{name}: 1")
-    assert f"It fits on none of 36 nodes. No node offers {name}.{then}" in out
-    assert "It fits on none of 36 nodes" in out
-
-
 def test_amounts_in_the_wrong_unit(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 1, nvidia.com/gpumem: 8Gi")
     assert "'8Gi' requests 8,589,934,592 MiB. For 8Gi of memory write 8192." in out
     out = case.explain("nvidia.com/gpu: 500m")
     assert "train cannot run on any node: nvidia.com/gpu: quantity '500m' is not a whole number" in out
     assert "Kubernetes does not divide nvidia.com/gpu." in out
-
-
-def test_parts_of_gpus_that_no_node_shares(case: Case) -> None:
-    out = case.explain("cpu: 1", annotations=', annotations: {gpu-fraction: "0.5"}')
-    assert "No node is reserved for shared GPUs: label nodes stowage.dev/gpu-sharing=true" in out
-    assert "It requests a GPU in annotations only." in out
-    assert "team/train requests 1 CPU, 50 % of the compute and 50 % of the memory of 1 GPU" in out
 
 
 def test_the_nodes_by_name(case: Case) -> None:
@@ -152,12 +128,6 @@ def test_tables_fit_100_columns_unless_wide(case: Case) -> None:
     for output, fits in (("text", True), ("wide", False)):
         out = case.explain("nvidia.com/gpu: 17, cpu: 500, memory: 9Ti", "--example", "-o", output)
         assert (max(map(len, out.splitlines())) <= 100) is fits
-
-
-def test_a_selector_that_matches_no_node(case: Case) -> None:
-    out = case.explain("nvidia.com/gpu: 1", more=", nodeSelector: {pool: nowhere}")
-    assert "It fits on none of 36 nodes. No node has a label pool.\n" in out
-    assert "Ruled out before Stowage is called:\n  36  node selector does not match: pool=nowhere" in out
 
 
 def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
@@ -181,8 +151,3 @@ def test_the_default_scheduler_is_mentioned(case: Case) -> None:
     text = MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more="")
     text = text.replace("schedulerName: stowage, ", "")
     assert "Its schedulerName is default-scheduler: Stowage is called only if" in case.explain_text(text)
-
-
-def test_what_to_do_next(case: Case) -> None:
-    out = case.explain("nvidia.com/gpu: 9")
-    assert "What would help:\n  request at most 8 nvidia.com/gpu per pod: h100-04 has no more\n" in out

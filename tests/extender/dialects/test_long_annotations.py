@@ -6,18 +6,21 @@ Work is counted in function calls, which does not depend on the machine.
 from __future__ import annotations
 
 import json
+import logging
 import tracemalloc
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from extender.dialects.dialect import parse_indices, parse_number, parse_positive
 from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.objects import Container, PodSpec
+from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.untrusted.limits import CLAIMED_DEVICES, LISTED_NAMES, POD_ANNOTATION, PROBLEM
-from tests.extender.builders import make_pod
-from tests.extender.dialects.test_dialect_manifests import pod
+from tests.extender.builders import make_pod, make_state
+from tests.extender.counting import calls
+from tests.extender.dialects.test_dialect_manifests import node, pod, used
 
 LONG = 250 << 10
 MIG = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-z", "placement": {"start": 0, "size": 1}}
@@ -47,6 +50,53 @@ def many(on: str, count: int) -> str:
     device, joint = DEVICE[on]
     named = (device.replace("{}", str(1000 + index)) for index in range(count))
     return FRAME.get(on, "{}").format(joint.join(named))
+
+
+@cache
+def long(on: str) -> dict[str, str]:
+    """Hostile texts of 250 KiB for the annotation that names the GPUs on such a node."""
+    devices = LONG // len(many(on, 1))
+    return {
+        "devices": many(on, devices),
+        "as many as are read": many(on, CLAIMED_DEVICES),
+        "digits": "9" * LONG,
+        "separators": ";" * LONG,
+        "commas": "," * LONG,
+        "colons": ":" * LONG,
+        "brackets": "[" * LONG,
+        "a name": many(on, 1).replace("1000", "1" * LONG),
+        "zeros": many(on, 1).replace("1,1", f"1,{'0' * LONG}1").replace("_1", f"_{'0' * LONG}1"),
+    }
+
+
+def applied(on: str, annotation: str | None) -> int:
+    name, key = SAID[on]
+    running = pod(name, on)
+    if annotation is not None:
+        running = replace(running, annotations={**running.annotations, key: annotation})
+    state = make_state(node(on))
+    return calls(lambda: state.apply([Upserted(running)]))
+
+
+@pytest.mark.parametrize("on", SAID)
+@pytest.mark.parametrize("shape", long("hami"))
+def test_no_annotation_costs_much_more_than_a_normal_one(on, shape):
+    for _ in range(2):  # the first time fills caches
+        normal, hostile = applied(on, None), applied(on, long(on)[shape])
+    assert hostile <= 20 * normal
+
+
+@pytest.mark.parametrize("on", SAID)
+@pytest.mark.parametrize("shape", long("hami"))
+def test_what_is_said_about_it_is_short(on, shape, caplog):
+    name, key = SAID[on]
+    running = pod(name, on)
+    running = replace(running, annotations={**running.annotations, key: long(on)[shape]})
+    with caplog.at_level(logging.WARNING):
+        state = make_state(node(on), running)
+    assert len(state.problems[running.key]) <= PROBLEM
+    assert all(len(record.getMessage()) <= PROBLEM + 100 for record in caplog.records)
+    assert used(state, on)
 
 
 @pytest.mark.parametrize("on", ["hami", "volcano", "vgpu-manager", "stowage", "gpushare"])

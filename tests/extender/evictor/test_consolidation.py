@@ -291,6 +291,24 @@ async def test_room_is_made_for_a_large_job_that_is_expected(api: ApiServer, sta
 
 
 @pytest.mark.usefixtures("nobody_waits")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"consolidation_background": "off"},
+        {"consolidation_moves": 1},
+        {"consolidation_after_seconds": 50},
+    ],
+    ids=str,
+)
+async def test_what_the_settings_forbid_before_anybody_waits(
+    api: ApiServer, start: Start, change: dict[str, Any]
+) -> None:
+    replica = start(**(BACKGROUND | change))
+    await replica.rounds(60)
+    assert log(api) == []
+
+
+@pytest.mark.usefixtures("nobody_waits")
 async def test_moves_before_anybody_waits_have_no_budget_of_their_own(api: ApiServer, start: Start) -> None:
     replica = start(**BACKGROUND)
     replica.state.disruptions.load({"moves": [[replica.now - 60, 7000.0]]})

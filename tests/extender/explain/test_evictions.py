@@ -73,3 +73,10 @@ def test_kube_scheduler_never_asks_for_gangs_of_its_own():
     state = make_state(make_node("n", 1), make_pod("low", 1, node_name="n"))
     assert explain(state, high(1), now=NOW).evictions.best[0].acts == "kube-scheduler"
     assert explain(state, high(1, pod_group="g"), now=NOW).evictions.best[0].acts == "evictor"
+
+
+def test_as_text(cluster):
+    told = render(explain(cluster, high(2), now=NOW))
+    assert "\nIt would fit if these pods were evicted, as kube-scheduler does at its next attempt:\n" in told
+    assert "  a  2 pods of queue backfill lose 3.2 GPU-hours  default/a0, default/a1\n" in told
+    assert "  1  below its minimum runtime" in told

@@ -90,6 +90,17 @@ def test_what_runs_until_now_and_what_waits_count_until_now() -> None:
     assert bill.jobs == 2
 
 
+def test_a_gang_starts_when_all_of_its_pods_fit() -> None:
+    gang = {"annotations": {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}}
+    first = ran("first", 8, 0, 0, 3_600)
+    pods = [ran(f"gang-{n}", 8, 60, 9_000, 3_600, **gang) for n in range(2)]
+    bill = bill_of(node("node-0", 8), node("node-1", 8), first, *pods)
+    happened, *others = bill.lines
+    assert happened.waited == pytest.approx(16 * 8_940 / 3600, abs=0.1)
+    assert {line.waited for line in others} == {round(16 * 3_540 / 3600, 1)}
+    assert bill.jobs == 2
+
+
 def test_what_is_not_replayed_is_said() -> None:
     claim = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
     pods = [ran("claims", 0, 60, 60, 60, **claim), ran("agent", 1, 60, 60, 2 * DAY, owner="DaemonSet")]

@@ -68,6 +68,12 @@ def test_proposed_victims_stay_where_something_else_may_have_decided(two, pod):
     assert answer(two, high(1), {"a": ["a-old"]}) == {"a": ["a-new"]}
 
 
+def test_pods_that_terminate_are_named_only_if_nobody_else_has_to_leave(two):
+    two.apply([Upserted(replace(two.pods["default/a-old"], deleting=True))])
+    assert answer(two, high(1), {"a": ["a-old", "a-new"]}) == {"a": ["a-old"]}
+    assert answer(two, high(2), {"a": ["a-old", "a-new"]}) == {"a": ["a-new"]}
+
+
 @pytest.fixture
 def coming():
     """As after an eviction by Kueue: on ``a`` a pod of the same priority as the one that waits terminates, so

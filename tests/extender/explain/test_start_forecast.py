@@ -67,6 +67,16 @@ class Cluster:
         return found
 
 
+def test_a_pod_starts_when_others_of_the_kind_that_runs_have_ended():
+    cluster = Cluster()
+    running = cluster.runs("train-77")
+    found = cluster.forecast(cluster.waits("next"))
+    assert found.half == pytest.approx(cluster.now + HOUR, rel=0, abs=0.2 * HOUR)
+    assert found.most is not None
+    assert found.half < found.most < cluster.now + 3 * HOUR
+    assert (found.node, found.needs, found.ends) == ("a", (running.key,), 1)
+
+
 @settings(max_examples=examples(10), deadline=None)
 @given(st.integers(1, 5), st.integers(0, 50))
 def test_a_reservation_narrows_the_forecast_of_its_job_and_moves_it_forward(others, minutes):

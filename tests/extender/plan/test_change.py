@@ -9,6 +9,7 @@ import pytest
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.source.errors import BadInput
+from packing.model.reasons import Reason
 from tests.extender.plan.clusters import GPU, Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
@@ -92,6 +93,17 @@ def test_a_node_that_is_not_there_cannot_be_removed():
 def gang(count: int, gpus: int = 4, **more: Any) -> list[Manifest]:
     labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": str(count)}
     return [pod(f"w{n}", gpus=gpus, labels=labels, **more) for n in range(count)]
+
+
+def test_a_gang_fits_as_a_whole_or_not_at_all() -> None:
+    source = source_of(node("a", 4), *gang(2))
+    report = report_of(source, ["1xa"])
+    assert report.sentences[0] == "2 pending pods fit (0 without the change), 2 of them only with the change."
+    assert figures(report)["pending pods that fit"] == (0, 2, 2)
+    report = report_of(source_of(node("a", 4), *gang(3)), ["1xa"])
+    assert figures(report)["pending pods that fit"] == (0, 0, 0)
+    assert {row[4] for row in report.tables[0].rows} == {Reason.GANG_DOES_NOT_FIT.text}
+    assert report.agrees
 
 
 def test_a_member_fits_by_itself_once_another_one_is_bound() -> None:

@@ -16,6 +16,12 @@ from extender.server.between_answers import collect_forever, return_memory
 CHUNKS, SIZE = 2000, 64 << 10  # below the size from which glibc maps each chunk on its own
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen() -> None:
+    """conftest.py freezes what is there after the collection of tests."""
+    gc.unfreeze()
+
+
 class Cycle:
     def __init__(self) -> None:
         self.own = self

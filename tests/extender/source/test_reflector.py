@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
 
 def test_a_watch_that_waits_for_its_head_is_a_problem_meanwhile(api: ApiServer, follow: Any) -> None:
     api.script["/api/v1/pods"].extend(["", "close", "headless"])
-    source, _ = follow()
+    source, _ = follow(replace(PATIENT, stop=0.1))
     eventually(lambda: "not open for " in source.watches()["Pod"].problem)
     assert source.watches()["Pod"].closed > 2
 

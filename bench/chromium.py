@@ -140,7 +140,9 @@ def chromium(path: str, width: int = 1440, height: int = 900) -> Iterator[Page]:
         command = [path, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with connect(_tab(process, Path(profile)), max_size=None, ping_interval=None) as connection:
+            tab = _tab(process, Path(profile))
+            # The browser does not answer a closing handshake while events of the page are unread.
+            with connect(tab, max_size=None, ping_interval=None, close_timeout=0.1) as connection:
                 page = Page(connection)
                 page.resize(width, height)
                 yield page

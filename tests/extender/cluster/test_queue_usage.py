@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import strategies as st
 
 from extender.cluster.census import CensusTaker, Waiting
 from extender.cluster.state import State
+from extender.explain import job_runs
 from extender.explain.job_runs import Team, TeamUse, gpus_by_team
 from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import NOW, make_node, make_pod, make_state
@@ -53,7 +55,8 @@ def test_many_namespaces_do_not_make_as_many_series() -> None:
 
 async def test_teams_keep_the_hours_of_pods_that_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    # Not time.monotonic itself: a service of other tests may run in this process, and its timers would wait.
+    monkeypatch.setattr(job_runs, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     runs = in_queue("a", "batch", 2, node_name="n")
     state = make_state(make_node("n"), runs, replace(runs, namespace="ml", name="b"))
     teams = TeamUse(state)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # a fleet has a network
-    from packing.fleet.fleet import Fleet
+from packing.fleet.arrays import NodeArrays
 
 Domains = tuple[str, ...]
 """The domains of a node, the nearest first; "" where it is in none."""
 DomainIds = npt.NDArray[np.int32]
 """(levels, rows of the fleet): equal numbers denote the same domain, -1 denotes none."""
+
+
+class _Fleet(Protocol):
+    """The attributes read from a ``Fleet``, which itself has a network."""
+
+    rows: dict[str, int]
+    arrays: NodeArrays
+    replaced: int
 
 
 class Network:
@@ -38,7 +45,7 @@ class Network:
     def of(self, node: str) -> Domains:
         return self._domains.get(node, ("",) * self._levels)
 
-    def ids(self, fleet: Fleet) -> DomainIds:
+    def ids(self, fleet: _Fleet) -> DomainIds:
         """The domains of the nodes in the rows of the fleet."""
         rows, made_for = fleet.rows, (self._changes, fleet.replaced, fleet.arrays.capacity)
         if self._made_for != made_for:
@@ -51,7 +58,7 @@ class Network:
             self._made_for, self._ids, self._used = made_for, ids, ids[np.any(ids >= 0, axis=1)]
         return self._ids
 
-    def levels(self, fleet: Fleet) -> DomainIds:
+    def levels(self, fleet: _Fleet) -> DomainIds:
         """``ids`` without the levels at which no node is in a domain."""
         self.ids(fleet)
         return self._used

@@ -23,6 +23,8 @@ NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 AMD_GPU = "amd.com/gpu"
 INTEL = ("gpu.intel.com/i915", "gpu.intel.com/xe")
 _OTHER_VENDORS = frozenset({AMD_GPU, *INTEL})
+VENDORS = frozenset(name.partition("/")[0] for name in (*NVIDIA, *_OTHER_VENDORS))
+"""The domains of their resources and labels."""
 _AMD_PARTITION = re.compile(r"amd\.com/([sdtqc]px)_nps\d")
 
 

@@ -29,7 +29,7 @@ from extender.dialects.pod_request import (
     is_request,
     system_name,
 )
-from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
+from extender.dialects.shared_gpus import MIG_PREFIX, VENDORS, is_gpu_resource
 from extender.explain.claim_hints import claim_hints
 from extender.explain.fixes import (
     Finding,
@@ -69,7 +69,6 @@ _ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT
 _OF_PODS = frozenset(
     name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
 )
-_VENDORS = frozenset({"nvidia.com", "amd.com", "gpu.intel.com"})
 _OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
 _BYTES = 1 << 20
 _MOST_GIB = 1024
@@ -210,8 +209,14 @@ def _problems(container: Container) -> Iterator[Said]:
                 yield Word.NOT_A_RESOURCE(name=quoted(name), meant=near)
         elif "kubernetes.io/" not in name and name not in limits:
             yield Word.NO_LIMIT(name=shown, limit=written_as("limits", {name: request}))
-        elif "kubernetes.io/" not in name and len({_exact(request), _exact(limits[name])} - {None}) > 1:
+        elif "kubernetes.io/" not in name and _differ(request, limits[name]):
             yield Word.UNEQUAL(name=shown, request=quoted(request), limit=quoted(limits[name]))
+
+
+def _differ(first: str, other: str) -> bool:
+    """Whether both amounts can be read, and are not equal."""
+    amounts = _exact(first), _exact(other)
+    return None not in amounts and amounts[0] != amounts[1]
 
 
 def _exact(text: str) -> Fraction | None:
@@ -267,7 +272,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
 def hidden_gpus(state: State, vendor: str = "") -> dict[str, int]:
     """The numbers of GPUs of the nodes that offer none of them, in descending order; without nodes whose
     labels name other vendors than this (``amd.com``, "" for any)."""
-    others = tuple(f"{other}/" for other in _VENDORS - {vendor}) if vendor else ()
+    others = tuple(f"{other}/" for other in VENDORS - {vendor}) if vendor else ()
     counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
     labels_of = state.nodes.labels_of
     return {name: n for name, n in counts if not any(label.startswith(others) for label in labels_of(name))}
